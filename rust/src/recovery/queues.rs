@@ -127,8 +127,12 @@ impl Run<'_> {
     /// so, or has no entry there and the record is a first one. A broker begins a queue at 0 again after its topic was
     /// deleted, and at a lower offset after it lost the end of the queue's file.
     fn begins_again(&self, slot: Slot, view: &RecordView<'_>) -> Result<bool> {
-        if is_system_topic(view.topic) || self.settings.wrote(view.physical_offset.0) {
+        if is_system_topic(view.topic) {
             return Ok(false);
+        }
+        if self.settings.wrote(view.physical_offset.0) {
+            // txstore gives 0 only in an empty queue, so a broker deleted it before, and did not use it again.
+            return Ok(!self.all_ours && view.queue_offset.0 == 0);
         }
         let Some(queue) = self.derived.dispatcher.queues.get(slot) else { return Ok(false) };
         // An open file may be the deleted one.
@@ -193,9 +197,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Removes message queues without a file if a broker began another queue of the topic again: they were deleted with
-    /// it.
-    pub(super) fn forget_deleted_queues(&mut self) {
+    /// Removes message queues without a file if a broker began another queue of the topic again after their last
+    /// message: they were deleted with it.
+    pub(super) fn forget_deleted_queues(&mut self) -> Result<()> {
         let queues = &mut self.derived.dispatcher.queues;
         let mut topics: HashMap<Arc<str>, u64> = HashMap::new();
         for (slot, begun_at) in &self.queues.begun_at {
@@ -205,12 +209,19 @@ impl Run<'_> {
             }
         }
         for slot in &self.queues.fileless {
-            let begun_at = queues.get(*slot).and_then(|queue| topics.get(&queue.topic).copied());
-            if let Some(begun_at) = begun_at.filter(|_| !self.derived.begun_again.contains_key(slot)) {
+            let Some(queue) = queues.get(*slot) else { continue };
+            let Some(begun_at) = topics.get(&queue.topic).copied() else { continue };
+            let last = match queue.next().checked_sub(1) {
+                Some(last) => self.queue_files.entry(queue, last)?,
+                None => None,
+            };
+            // A broker that was killed may not have begun the file of a queue that has new messages.
+            if last.is_none_or(|last| last.physical_offset.0 < begun_at) {
                 queues.begin_again(*slot, 0);
                 self.derived.begun_again.insert(*slot, begun_at);
             }
         }
+        Ok(())
     }
 
     /// Adds queues that have no messages left, because the next message must not get a used queue offset.

@@ -212,7 +212,7 @@ impl<'a> Run<'a> {
 
     /// Completes the state after the last record.
     pub(super) fn finish(&mut self) -> Result<()> {
-        self.forget_deleted_queues();
+        self.forget_deleted_queues()?;
         self.settle()?;
         self.add_silent_queues()?;
         self.report.stale |= self.has_stale_entries()?;

@@ -169,6 +169,54 @@ fn a_queue_that_was_deleted_and_not_used_again_stays_empty() {
     }
 }
 
+/// The second deletion removed a queue that had been begun again after the first one.
+#[test]
+fn a_queue_of_a_topic_that_was_deleted_twice_stays_empty() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let messages = [("p0", 1, 0), ("o0", 0, 0), ("p1", 1, 0), ("o1", 0, 0), ("p2", 1, 1), ("n0", 0, 0)];
+    let entries = append(&bench, 0, &messages);
+    put_queues(&bench, &[(0, &entries[5..])]);
+    assert_eq!(text(&bench.read_only(), 1), Vec::<String>::new());
+    let store = bench.open();
+    assert_eq!((text(&store, 0), text(&store, 1)), (vec!["n0".to_owned()], Vec::new()));
+}
+
+/// A broker was killed after it stored the first message of a queue, and before it began the queue's file.
+#[test]
+fn a_new_queue_without_a_file_keeps_its_messages() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let entries = append(&bench, 0, &[("o0", 0, 0), ("n0", 0, 0), ("m0", 1, 0)]);
+    put_queues(&bench, &[(0, &entries[1..2])]);
+    let bench = unclean(bench);
+    assert_eq!(text(&bench.read_only(), 1), ["m0"]);
+    let store = bench.open();
+    assert_eq!((text(&store, 0), text(&store, 1)), (vec!["n0".to_owned()], vec!["m0".to_owned()]));
+}
+
+/// txstore sends the first message to a queue that a broker deleted. Without a snapshot the whole log is read again.
+#[test]
+fn a_deleted_queue_that_we_begin_again_has_our_messages_alone() {
+    for is_closed in [true, false] {
+        let bench = Bench::new(FlushDiskType::Async);
+        let entries = append(&bench, 0, &[("p0", 1, 0), ("o0", 0, 0), ("p1", 1, 1), ("n0", 0, 0)]);
+        put_queues(&bench, &[(0, &entries[3..])]);
+        let store = bench.open();
+        let envelope = envelope("orders");
+        let message = NewMessage { envelope: &envelope, body: b"m0", queue_id: QueueId(1) };
+        let sent = store.append(&[message], Wait::Yes).and_then(Unacknowledged::acknowledged).unwrap();
+        assert_eq!(sent[0].queue_offset, QueueOffset(0));
+        let bench = if is_closed {
+            store.close().unwrap();
+            bench
+        } else {
+            bench.killed()
+        };
+        let _ = bench.memory.unlink("txstore/snapshot");
+        assert_eq!(text(&bench.read_only(), 1), ["m0"], "closed {is_closed}: a reader");
+        assert_eq!(text(&bench.open(), 1), ["m0"], "closed {is_closed}: a writer");
+    }
+}
+
 /// A broker that lost the end of a queue's file reuses its queue offsets. The file says which record has an offset.
 #[test]
 fn a_number_that_a_broker_gave_twice_is_the_record_that_its_queue_file_names() {
