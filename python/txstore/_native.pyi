@@ -12,6 +12,8 @@ from typing import Final, Literal, Protocol, final, type_check_only
 
 from typing_extensions import disjoint_base
 
+from txstore.transaction_state import TransactionState
+
 __version__: str
 __debug_build__: bool
 
@@ -120,8 +122,8 @@ class EndResult:
     """What ending a transaction did."""
 
     @property
-    def outcome(self) -> str:
-        """'committed', 'rolled_back' or 'discarded'."""
+    def outcome(self) -> TransactionState:
+        """How the transaction ended: COMMITTED, ROLLED_BACK or DISCARDED."""
     @property
     def already(self) -> bool:
         """Whether the transaction had this outcome before, so that nothing was written."""
@@ -310,8 +312,8 @@ class TransactionRow:
     def topic(self) -> str:
         """The real topic."""
     @property
-    def state(self) -> str:
-        """'pending', 'committed', 'rolled_back', 'discarded' or 'finished_unknown'."""
+    def state(self) -> TransactionState:
+        """The state that the log tells."""
     @property
     def halves(self) -> list[tuple[int, int]]:
         """(half queue offset, physical offset) of each copy, oldest first."""
@@ -805,10 +807,10 @@ def log_panics_as_json() -> None:
     For programs, not for libraries: a process has only one panic hook.
     """
 
-def allow_end_again(transaction_id: str, outcome: str, wanted: str) -> None:
+def allow_end_again(transaction_id: str, outcome: TransactionState, wanted: TransactionState) -> None:
     """Raises AlreadyEndedError if a transaction has ended with another outcome than an end wants.
 
-    The outcomes are those of AlreadyEndedError.
+    Raises InvalidOptionError for PENDING.
     """
 
 def unique_id() -> str:

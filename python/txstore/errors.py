@@ -42,6 +42,8 @@ Not here: when each is raised (the engine's `python/error.rs` raises most of the
 
 from typing import Any
 
+from txstore.transaction_state import TransactionState
+
 __all__ = [
     "AlreadyEndedError",
     "BrokerBusyError",
@@ -165,12 +167,9 @@ class ProtocolError(TxStoreError):
 
 
 class AlreadyEndedError(TxStoreError):
-    """The transaction has already ended in another way.
+    """The transaction has already ended in another way. `outcome` tells how; it is never PENDING."""
 
-    `outcome`: "committed", "rolled_back", "discarded" or "finished_unknown".
-    """
-
-    outcome: str = "finished_unknown"
+    outcome: TransactionState = TransactionState.FINISHED_UNKNOWN
 
 
 class StillPendingError(TxStoreError):

@@ -9,7 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from txstore.listener import Checker
-from txstore.message import Half, LocalTransactionState, Message, MessageModel, ReceivedMessage, SentMessage
+from txstore.message import (
+    Half,
+    LocalTransactionState,
+    Message,
+    MessageModel,
+    ReceivedMessage,
+    SentMessage,
+    TransactionState,
+)
 
 __all__ = ["BrokerInterface", "ConsumerMember", "EndedTransaction", "ProducerMember", "Pull"]
 
@@ -27,8 +35,8 @@ class EndedTransaction(Protocol):
     """The result of ending a transaction."""
 
     @property
-    def outcome(self) -> str:
-        """'committed', 'rolled_back' or 'discarded'."""
+    def outcome(self) -> TransactionState:
+        """How the transaction ended: COMMITTED, ROLLED_BACK or DISCARDED."""
 
     @property
     def already(self) -> bool:

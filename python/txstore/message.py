@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol, Self
 
 from txstore._native import DEAD_LETTER_PREFIX, RETRY_PREFIX, Message, SendResult, StoredMessage
 from txstore.config import FlushDiskType
+from txstore.transaction_state import TransactionState
 
 __all__ = [
     "ConsumeFromWhere",
@@ -65,17 +66,6 @@ class SendStatus(enum.Enum):
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
     FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
     SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
-
-
-class TransactionState(enum.StrEnum):
-    """The state of a transaction, from the log. All but PENDING are final."""
-
-    PENDING = "pending"
-    COMMITTED = "committed"
-    ROLLED_BACK = "rolled_back"
-    DISCARDED = "discarded"
-    FINISHED_UNKNOWN = "finished_unknown"
-    """A broker ended it and left no trace of how."""
 
 
 class ConsumeFromWhere(enum.Enum):

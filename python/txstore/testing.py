@@ -91,7 +91,7 @@ class FakeSent:
 class FakeEnd:
     """The result of ending a transaction, like `EndResult`."""
 
-    outcome: str
+    outcome: TransactionState
     already: bool
     physical_offset: int | None = None
     queue_offset: int | None = None
@@ -425,7 +425,7 @@ class FakeBroker(ConsumerGroups):
         if already := self._has_ended(half, TransactionState.DISCARDED):
             return already
         half.state = TransactionState.DISCARDED
-        return FakeEnd(half.state.value, False)
+        return FakeEnd(half.state, False)
 
     def close(self) -> None:
         """Closes the broker. Idempotent."""
@@ -589,8 +589,8 @@ class FakeBroker(ConsumerGroups):
         """Returns the result of an end that repeats an earlier one; None for a pending transaction."""
         if half.state is TransactionState.PENDING:
             return None
-        allow_end_again(half.stored.message_id, half.state.value, wanted.value)
-        return FakeEnd(wanted.value, True)
+        allow_end_again(half.stored.message_id, half.state, wanted)
+        return FakeEnd(wanted, True)
 
     def _decide(self, half: _Half, state: LocalTransactionState) -> FakeEnd:
         commit = state is LocalTransactionState.COMMIT
@@ -599,10 +599,10 @@ class FakeBroker(ConsumerGroups):
             return already
         half.state, half.running = wanted, False
         if not commit:
-            return FakeEnd(wanted.value, False)
+            return FakeEnd(wanted, False)
         name = half.stored.message_id
         final = self._log.append(half.stored.source, half.stored.source.topic, half.queue_id, name, name)
-        return FakeEnd(wanted.value, False, final.physical_offset, final.queue_offset)
+        return FakeEnd(wanted, False, final.physical_offset, final.queue_offset)
 
 
 def _offset_id(physical_offset: int) -> str:

@@ -15,7 +15,14 @@ from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import OperationalError as SqlAlchemyOperationalError
 
 from tests.database.conftest import Kind, entered, make_kind, messages, run
-from txstore import AlreadyEndedError, EmbeddedBroker, LocalTransactionState, Message, TransactionProducer
+from txstore import (
+    AlreadyEndedError,
+    EmbeddedBroker,
+    LocalTransactionState,
+    Message,
+    TransactionProducer,
+    TransactionState,
+)
 from txstore.database import Database
 from txstore.errors import DiskFullError
 from txstore.testing import FakeBroker
@@ -267,7 +274,7 @@ def test_local_transaction_after_the_check_fails_on_the_key(
 
     with pytest.raises(AlreadyEndedError, match="a check rolled it back before") as caught:
         run(pay())
-    assert caught.value.outcome == "rolled_back"
+    assert caught.value.outcome is TransactionState.ROLLED_BACK
     assert (kind.orders(), messages(broker, "t"), broker.transactions()) == ([], [], [])
 
 
@@ -285,7 +292,7 @@ def test_resent_message_is_not_handled_twice(kind: Kind, broker: EmbeddedBroker,
 
     with pytest.raises(AlreadyEndedError) as caught:
         run(pay())
-    assert caught.value.outcome == "committed"
+    assert caught.value.outcome is TransactionState.COMMITTED
     assert (len(messages(broker, "t")), broker.transactions()) == (1, [])
 
 

@@ -14,7 +14,7 @@ from tests.peer.rocketmq import Peer
 from tests.remoting_client.conftest import SOON, STORE_SETTINGS
 from tests.remoting_client.helpers import COMMIT, ROLLBACK, UNKNOWN, Answers
 from tests.waiting import eventually
-from txstore import LocalTransactionState, Message
+from txstore import LocalTransactionState, Message, TransactionState
 
 
 def ended(server: txstore.Server, transaction_id: str | None) -> bool:
@@ -22,9 +22,11 @@ def ended(server: txstore.Server, transaction_id: str | None) -> bool:
     return all(pending.transaction_id != transaction_id for pending in server.broker.transactions())
 
 
-@pytest.mark.parametrize(("answered", "outcome"), [(COMMIT, "committed"), (ROLLBACK, "rolled_back")])
+@pytest.mark.parametrize(
+    ("answered", "outcome"), [(COMMIT, TransactionState.COMMITTED), (ROLLBACK, TransactionState.ROLLED_BACK)]
+)
 def test_end_after_a_check_gets_the_outcome(
-    served: txstore.Server, serve_names: str, topic: str, answered: LocalTransactionState, outcome: str
+    served: txstore.Server, serve_names: str, topic: str, answered: LocalTransactionState, outcome: TransactionState
 ) -> None:
     contrary = ROLLBACK if answered is COMMIT else COMMIT
     with txstore.connect(serve_names, **SOON) as broker:
@@ -35,8 +37,9 @@ def test_end_after_a_check_gets_the_outcome(
         for _ in range(2):
             with pytest.raises(txstore.AlreadyEndedError) as raised:
                 broker.end_transaction(sent.transaction_id, contrary)
-            assert raised.value.outcome == outcome
-        assert broker.end_transaction(sent.transaction_id, answered).already
+            assert raised.value.outcome is outcome
+        again = broker.end_transaction(sent.transaction_id, answered)
+        assert (again.outcome is outcome, again.already) == (True, True)
 
 
 def test_block_whose_transaction_another_process_has_ended_raises(
@@ -55,7 +58,7 @@ def test_block_whose_transaction_another_process_has_ended_raises(
             with pytest.raises(txstore.AlreadyEndedError) as raised:
                 tx.commit()
             tx.rollback()
-        assert raised.value.outcome == "rolled_back"
+        assert raised.value.outcome is TransactionState.ROLLED_BACK
         assert tx.state is ROLLBACK
 
 

@@ -1,16 +1,18 @@
 """Guards errors: a caller catches one class, reads facts as attributes, and sends an exception to another process."""
 
 import inspect
+import json
 import pickle
 
 import pytest
 
-from txstore import errors
+from txstore import TransactionState, errors
+from txstore._native import allow_end_again
 from txstore.errors import AlreadyEndedError, DiskFullError, OffsetTooOldError, StoreLockedError, TxStoreError
 
 CLASSES = [value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, TxStoreError)]
 FACTS: dict[str, dict[str, object]] = {
-    "AlreadyEndedError": {"outcome": "committed"},
+    "AlreadyEndedError": {"outcome": TransactionState.COMMITTED},
     "StoreLockedError": {"pid": 12},
     "StoreCorruptError": {"file": "commitlog/0", "offset": 7},
     "OffsetTooOldError": {"minimum": 40},
@@ -29,10 +31,20 @@ def test_error_keeps_its_text_and_facts_also_when_pickled(cls: type[TxStoreError
 
 
 def test_facts_have_defaults() -> None:
-    assert AlreadyEndedError("x").outcome == "finished_unknown"
+    assert AlreadyEndedError("x").outcome is TransactionState.FINISHED_UNKNOWN
     assert OffsetTooOldError("x").minimum == 0
     assert StoreLockedError("x", pid=None).pid is None
     assert DiskFullError("x").errno is None
+
+
+@pytest.mark.parametrize("outcome", [state for state in TransactionState if state is not TransactionState.PENDING])
+def test_engine_names_each_outcome_by_a_member_that_is_also_a_string(outcome: TransactionState) -> None:
+    other = TransactionState.COMMITTED if outcome is not TransactionState.COMMITTED else TransactionState.DISCARDED
+    with pytest.raises(AlreadyEndedError) as caught:
+        allow_end_again("17", outcome, other)
+    assert caught.value.outcome is outcome
+    assert pickle.loads(pickle.dumps(caught.value)).outcome is outcome
+    assert (json.dumps(outcome), f"{outcome}", outcome == outcome.value) == (f'"{outcome.value}"', outcome.value, True)
 
 
 @pytest.mark.parametrize(

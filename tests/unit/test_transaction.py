@@ -177,7 +177,8 @@ def test_T6_second_end_is_success(broker: EmbeddedBroker, scripted: Any, read_al
     end = broker.stat().max_physical_offset
     for transaction in (sent.transaction_id, sent.send_result):
         again = broker.end_transaction(transaction, COMMIT)
-        assert (again.outcome, again.already) == ("committed", True)
+        assert again.outcome is TransactionState.COMMITTED
+        assert again.already
     assert broker.stat().max_physical_offset == end
     assert read_all(broker, "t") == [b"x"]
 
@@ -189,7 +190,7 @@ def test_T6_another_end_is_an_error_and_writes_nothing(broker: EmbeddedBroker, s
     end = broker.stat().max_physical_offset
     with pytest.raises(AlreadyEndedError) as caught:
         broker.end_transaction(sent.transaction_id, COMMIT)
-    assert caught.value.outcome == "rolled_back"
+    assert caught.value.outcome is TransactionState.ROLLED_BACK
     with pytest.raises(AlreadyEndedError):
         broker.discard(sent.transaction_id)
     assert broker.stat().max_physical_offset == end
@@ -374,7 +375,7 @@ def test_discarded_transaction_is_resumed_and_committed(
     broker: EmbeddedBroker, scripted: Any, read_all: ReadAll
 ) -> None:
     sent = broker.transaction_producer("g", scripted()).send_in_transaction(Message("t", b"x"))
-    assert broker.discard(sent.transaction_id).outcome == "discarded"
+    assert broker.discard(sent.transaction_id).outcome is TransactionState.DISCARDED
     assert broker.discard(sent.send_result).already
     resumed = broker.resume(sent.transaction_id)
     assert resumed.transaction_id == sent.transaction_id

@@ -38,7 +38,14 @@ from txstore.errors import (
     TxStoreError,
     WrongGroupError,
 )
-from txstore.message import Half, LocalTransactionState, SendStatus, SentMessage, transaction_id_of
+from txstore.message import (
+    Half,
+    LocalTransactionState,
+    SendStatus,
+    SentMessage,
+    TransactionState,
+    transaction_id_of,
+)
 from txstore.remoting.codes import RequestCode, ResponseCode, refusal
 
 __all__ = ["EndedHalf", "RemoteEnd", "RemoteSent", "Sending", "end_fields"]
@@ -54,7 +61,10 @@ _AGAIN = frozenset({1, 2, 14, 16, 17, 204, 205})
 _PREPARED = 4  # The transaction bits of a sysflag.
 _ENDS = {LocalTransactionState.COMMIT: 8, LocalTransactionState.ROLLBACK: 12, LocalTransactionState.UNKNOWN: 0}
 _UNKNOWN = LocalTransactionState.UNKNOWN
-_OUTCOMES = {LocalTransactionState.COMMIT: "committed", LocalTransactionState.ROLLBACK: "rolled_back"}
+_OUTCOMES = {
+    LocalTransactionState.COMMIT: TransactionState.COMMITTED,
+    LocalTransactionState.ROLLBACK: TransactionState.ROLLED_BACK,
+}
 _REMEMBERED = 100_000  # The most transactions of this client that are kept, ended or not.
 
 
@@ -79,7 +89,7 @@ class RemoteSent:
 class RemoteEnd:
     """What ending a transaction did. Corresponds to `EndResult`."""
 
-    outcome: str
+    outcome: TransactionState
     already: bool
 
 
@@ -291,9 +301,9 @@ class Sending:
             begun.in_doubt = BrokerTimeoutError(f"the end of transaction {name} was cancelled; a check settles it")
             raise
         if answer.code != ResponseCode.SUCCESS:
-            told = answer.ext_fields.get("outcome")
+            told = _outcome_of(answer)
             # From now on, the same end succeeds and the other one is an error, without a request to the broker.
-            begun.state = next((end for end, word in _OUTCOMES.items() if word == told), _UNKNOWN)
+            begun.state = next((end for end, outcome in _OUTCOMES.items() if outcome is told), _UNKNOWN)
             raise _refused_end(answer, name, begun.sent.broker)
         self.note_settled(name, connection)
         return RemoteEnd(_OUTCOMES[state], already=False)
@@ -401,12 +411,18 @@ def _refused_end(answer: RemotingCommand, name: str, broker: str) -> TxStoreErro
 
     `txstore serve` reports how the transaction ended, or that it does not exist. RocketMQ's broker reports neither.
     """
-    outcome = answer.ext_fields.get("outcome")
+    outcome = _outcome_of(answer)
     if answer.code == ResponseCode.TRANSACTION_FAILED and outcome is not None:
         return AlreadyEndedError(f"transaction {name} has already ended: {outcome}", outcome=outcome)
     if answer.code == ResponseCode.QUERY_NOT_FOUND:
         return TransactionNotFoundError(f"broker {broker}: {answer.remark}")
     return refusal(answer, f"the end of transaction {name}", f"broker {broker}")
+
+
+def _outcome_of(answer: RemotingCommand) -> TransactionState | None:
+    """Returns how the transaction ended, if the answer tells it by a name that this release knows."""
+    name = answer.ext_fields.get("outcome")
+    return next((state for state in TransactionState if state == name), None)
 
 
 def _not_begun(what: str) -> TransactionNotFoundError:

@@ -24,7 +24,7 @@ from txstore.database.rows import already, answer, insert, outcome_of
 from txstore.database.session import Handle, RowGoneError, run_now
 from txstore.database.statements import MUST_BE_COMMITTED
 from txstore.errors import AlreadyEndedError, InvalidOptionError, TxStoreError
-from txstore.message import LocalTransactionState, Message
+from txstore.message import LocalTransactionState, Message, TransactionState
 from txstore.producer import QueueSelector, Transaction, TransactionProducer
 from txstore.producer.local_transaction import error_text
 
@@ -125,7 +125,7 @@ class _Block(Transaction):
                 if self.state is _COMMIT:
                     raise AlreadyEndedError(
                         f"transaction {self.transaction_id} cannot be rolled back: the session was committed inside",
-                        outcome="committed",
+                        outcome=TransactionState.COMMITTED,
                     )
             elif isinstance(error, Exception):
                 await self._settle()
@@ -152,7 +152,7 @@ class _Block(Transaction):
 
     async def _must_hold_row(self) -> None:
         """Raises AlreadyEndedError unless the row is committed: a rollback inside the block may have removed it."""
-        if await outcome_of(self._handle, self.transaction_id) != "committed":
+        if await outcome_of(self._handle, self.transaction_id) is not TransactionState.COMMITTED:
             raise self._rolled_back_inside()
 
     async def _commit_session(self) -> None:
@@ -166,7 +166,7 @@ class _Block(Transaction):
             f"the session was rolled back inside the block, and with it the row of transaction {self.transaction_id}: "
             "nothing is committed, and the message is rolled back\n"
             "hint: tx.rollback() drops both; to continue after a failed statement, use a savepoint",
-            outcome="rolled_back",
+            outcome=TransactionState.ROLLED_BACK,
         )
 
     async def _settle(self) -> None:
@@ -178,7 +178,7 @@ class _Block(Transaction):
             await self._roll_back_quietly()
             self._leave_to_check(failed)
             return
-        await self._end(_COMMIT if outcome == "committed" else _ROLLBACK)
+        await self._end(_COMMIT if outcome is TransactionState.COMMITTED else _ROLLBACK)
 
     async def _roll_back_quietly(self) -> None:
         try:

@@ -41,7 +41,7 @@ from txstore.database.statements import (
     Statement,
 )
 from txstore.errors import InvalidOptionError
-from txstore.message import LocalTransactionState, Message, TransactionMessage
+from txstore.message import LocalTransactionState, Message, TransactionMessage, TransactionState
 from txstore.producer import QueueSelector, TransactionProducer
 
 if TYPE_CHECKING:
@@ -57,7 +57,10 @@ __all__ = ["Database"]
 
 _T = TypeVar("_T")
 _CLEAN_ROWS = 1000  # Deleted in one step, so that others get their turn.
-_STATES = {"committed": LocalTransactionState.COMMIT, "rolled_back": LocalTransactionState.ROLLBACK}
+_STATES = {
+    TransactionState.COMMITTED: LocalTransactionState.COMMIT,
+    TransactionState.ROLLED_BACK: LocalTransactionState.ROLLBACK,
+}
 
 
 class Database:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from txstore.database.session import Handle
 from txstore.database.statements import INSERT_COMMITTED, INSERT_ROLLED_BACK, SELECT_OUTCOME, WAIT_SHORTLY
 from txstore.errors import AlreadyEndedError, InvalidOptionError
+from txstore.message import TransactionState
 
 __all__ = ["TableError", "already", "answer", "insert", "outcome_of", "table_is_missing"]
 
@@ -78,11 +79,13 @@ async def insert(handle: Handle, transaction_id: str, identity: str, where: Call
     raise already(transaction_id, outcome)
 
 
-def already(transaction_id: str, outcome: str) -> AlreadyEndedError:
+def already(transaction_id: str, outcome: TransactionState) -> AlreadyEndedError:
     """Returns the error for a transaction that has a row."""
     what = {
-        "committed": "its local transaction was committed before; a check commits the message if necessary",
-        "rolled_back": "a check rolled it back before its local transaction began; nothing was done",
+        TransactionState.COMMITTED: (
+            "its local transaction was committed before; a check commits the message if necessary"
+        ),
+        TransactionState.ROLLED_BACK: "a check rolled it back before its local transaction began; nothing was done",
     }[outcome]
     return AlreadyEndedError(
         f"transaction {transaction_id} has already ended, according to the database: {what}\n"
@@ -91,13 +94,15 @@ def already(transaction_id: str, outcome: str) -> AlreadyEndedError:
     )
 
 
-async def outcome_of(handle: Handle, transaction_id: str) -> str | None:
+async def outcome_of(handle: Handle, transaction_id: str) -> TransactionState | None:
     """Returns the row's outcome as this session sees it; None if there is no row."""
     _, outcome = await handle.run(SELECT_OUTCOME, transaction_id=transaction_id)
-    return outcome
+    return None if outcome is None else TransactionState(outcome)
 
 
-async def answer(handle: Handle, transaction_id: str, identity: str, born_ms: int, *, shortly: bool = False) -> str:
+async def answer(
+    handle: Handle, transaction_id: str, identity: str, born_ms: int, *, shortly: bool = False
+) -> TransactionState:
     """Returns a transaction's outcome from its row, and inserts "rolled back" if there is none. Commits.
 
     Waits for anyone else who is inserting the row, because the key is unique. Raises TableError.

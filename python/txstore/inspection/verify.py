@@ -19,6 +19,7 @@ from txstore import errors
 from txstore._native import HALF_TOPIC, TRANSACTION_GROUP, Store, StoredMessage, TransactionRow
 from txstore.inspection.progress import Progress, unwatched
 from txstore.inspection.records import scan
+from txstore.message import TransactionState
 
 __all__ = ["Findings", "verify"]
 
@@ -197,7 +198,7 @@ def _verify_transaction(store: Store, row: TransactionRow, checked_to: int, foun
         found.notes.append(f"transaction {name}: committed {len(row.finals)} times, at {row.finals} (a broker does so)")
     if row.finals and row.discards:
         found.notes.append(f"transaction {name}: committed, and discarded as well (a broker does so)")
-    if row.state == "pending" and row.halves and row.halves[-1][0] < checked_to:
+    if row.state is TransactionState.PENDING and row.halves and row.halves[-1][0] < checked_to:
         found.differs(f"transaction {name}: is pending, but a broker's checks have passed it (progress {checked_to})")
     halves = {physical_offset for _, physical_offset in row.halves}
     for final in map(store.read_at, row.finals):

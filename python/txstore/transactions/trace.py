@@ -127,15 +127,14 @@ def trace(
     store: Store, row: TransactionRow, checks: list[CheckRecord], pending: PendingTransaction | None
 ) -> TransactionTrace:
     """Returns the trace of a transaction. `pending` is what it waits for, if it is pending."""
-    state = TransactionState(row.state)
-    events = list(_events(store, row, state))
+    events = list(_events(store, row))
     events.extend(_checked(record) for record in checks)
     events.sort(key=_when)
     return TransactionTrace(
         transaction_id=row.transaction_id,
         producer_group=row.producer_group,
         topic=row.topic,
-        state=state,
+        state=row.state,
         prepared_time=utc(row.prepared_timestamp_ms),
         ended_time=None if row.ended_timestamp_ms is None else utc(row.ended_timestamp_ms),
         halves=tuple(row.halves),
@@ -153,7 +152,7 @@ def _when(event: TraceEvent) -> tuple[float, int]:
     return (0.0 if event.time is None else event.time.timestamp()), rank
 
 
-def _events(store: Store, row: TransactionRow, state: TransactionState) -> Iterator[TraceEvent]:
+def _events(store: Store, row: TransactionRow) -> Iterator[TraceEvent]:
     """Yields the events that the log has: the halves, then the end, then the op messages that repeat it."""
     for number, (queue_offset, physical_offset) in enumerate(row.halves):
         record = _record(store, physical_offset)
@@ -171,7 +170,7 @@ def _events(store: Store, row: TransactionRow, state: TransactionState) -> Itera
     for physical_offset in row.discards:
         record = _record(store, physical_offset)
         yield _event(record, EventKind.DISCARDED, "discarded to TRANS_CHECK_MAX_TIME_TOPIC", physical_offset)
-    decided_by_op = state is TransactionState.ROLLED_BACK
+    decided_by_op = row.state is TransactionState.ROLLED_BACK
     for number, physical_offset in enumerate(dict.fromkeys(row.ops)):
         record = _record(store, physical_offset)
         if decided_by_op and number == 0:

@@ -176,7 +176,7 @@ class Transactions:
         """Returns the history of the newest transaction with that id. Raises TransactionNotFoundError."""
         row = self._store.transaction(transaction_id)
         pending: PendingTransaction | None = None
-        if row.state == TransactionState.PENDING:
+        if row.state is TransactionState.PENDING:
             newest = row.halves[-1][0]
             for waiting in self._store.halves_waiting(newest - 1, 1):
                 if waiting.half_queue_offset == newest:

@@ -7,6 +7,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use super::values::transaction_state;
 use crate::base::error::Error;
 
 /// Converts an error to an exception.
@@ -47,7 +48,7 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
             "OffsetTooOldError"
         }
         Error::AlreadyEnded { outcome, .. } => {
-            facts.set_item("outcome", outcome.name())?;
+            facts.set_item("outcome", transaction_state(py, Some(*outcome))?)?;
             "AlreadyEndedError"
         }
         Error::StillPending { .. } => "StillPendingError",

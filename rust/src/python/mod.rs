@@ -25,6 +25,7 @@ mod server;
 mod store;
 mod stored;
 mod transaction;
+mod values;
 
 use pyo3::prelude::*;
 

@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 
 use super::error::OrRaise;
+use super::values::{state_name, transaction_state};
 use crate::base::error::{Error, Outcome};
 use crate::store::Ended;
 use crate::transaction::scan::{DueGroup, Waiting};
@@ -162,10 +163,10 @@ pub(super) struct EndResult(pub(super) Ended);
 
 #[pymethods]
 impl EndResult {
-    /// 'committed', '`rolled_back`' or 'discarded'.
+    /// How the transaction ended: COMMITTED, `ROLLED_BACK` or DISCARDED.
     #[getter]
-    const fn outcome(&self) -> &'static str {
-        self.0.outcome.name()
+    fn outcome<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        transaction_state(py, Some(self.0.outcome))
     }
 
     /// Whether the transaction had this outcome before, so that nothing was written.
@@ -187,7 +188,11 @@ impl EndResult {
     }
 
     fn __repr__(&self) -> String {
-        format!("EndResult(outcome={:?}, already={})", self.outcome(), if self.0.already { "True" } else { "False" })
+        format!(
+            "EndResult(outcome={:?}, already={})",
+            self.0.outcome.name(),
+            if self.0.already { "True" } else { "False" }
+        )
     }
 }
 
@@ -215,10 +220,10 @@ impl TransactionRow {
         &self.0.topic
     }
 
-    /// 'pending', 'committed', '`rolled_back`', 'discarded' or '`finished_unknown`'.
+    /// The state that the log tells.
     #[getter]
-    fn state(&self) -> &'static str {
-        self.0.outcome.map_or("pending", crate::base::error::Outcome::name)
+    fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        transaction_state(py, self.0.outcome)
     }
 
     /// (half queue offset, physical offset) of each copy, oldest first.
@@ -268,7 +273,7 @@ impl TransactionRow {
             "TransactionRow(transaction_id={:?}, topic={:?}, state={:?})",
             self.0.transaction_id,
             self.0.topic,
-            self.state()
+            state_name(self.0.outcome)
         )
     }
 }
