@@ -153,7 +153,7 @@ def a_brokers_store(shown: int) -> bool:
                 row.transaction_id,
                 row.topic,
                 row.state,
-                utc(row.prepared_timestamp_ms),
+                utc(row.prepared_timestamp),
                 len(row.halves),
                 row.checks,
                 " and ".join(map(str, row.finals)) + (" <- committed twice" if len(row.finals) > 1 else ""),

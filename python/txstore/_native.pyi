@@ -1,11 +1,13 @@
 """The interface of the Rust extension `txstore._native`: Rust is mechanism, Python is policy.
 
 One call crosses per message or batch. Offsets are ints: `physical_offset` in bytes of the commit log, `queue_offset` in
-entries of a queue. Times are ints in milliseconds (`*_ms`, epoch for timestamps). Every call may raise a `TxStoreError`
+entries of a queue. Times in the public classes are datetimes in UTC
+and timedeltas; others are ints in milliseconds (`*_ms`, epoch for timestamps). Every call may raise a `TxStoreError`
 (`txstore.errors`); a call on a closed handle raises `StoreClosedError`, on one opened before a fork `StoreForkedError`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from enum import IntEnum
 from os import PathLike
 from typing import Final, Literal, Protocol, final, type_check_only
@@ -208,11 +210,17 @@ class StoredMessage:
     def transaction_type(self) -> str:
         """'none', 'prepared', 'commit' or 'rollback'; 'prepared' for every record of the half topic."""
     @property
+    def born_timestamp(self) -> datetime:
+        """When the client created it, by the client's clock, in UTC."""
+    @property
+    def store_timestamp(self) -> datetime:
+        """When it was stored, in UTC."""
+    @property
     def born_timestamp_ms(self) -> int:
-        """When the client sent it, in ms since the epoch."""
+        """`born_timestamp` as the record and RocketMQ's protocol have it, in ms since the epoch."""
     @property
     def store_timestamp_ms(self) -> int:
-        """When it was stored, in ms since the epoch."""
+        """`store_timestamp` as the record and RocketMQ's protocol have it, in ms since the epoch."""
     @property
     def born_host(self) -> str:
         """`ADDRESS:PORT`, IPv6 in brackets."""
@@ -327,11 +335,11 @@ class TransactionRow:
     def ops(self) -> list[int]:
         """Physical offsets of the op messages that name one of its halves."""
     @property
-    def prepared_timestamp_ms(self) -> int:
-        """When its first half was stored, in ms since the epoch."""
+    def prepared_timestamp(self) -> datetime:
+        """When its first half was stored, in UTC."""
     @property
-    def ended_timestamp_ms(self) -> int | None:
-        """When the record that decided it was stored, in ms since the epoch; None without one."""
+    def ended_timestamp(self) -> datetime | None:
+        """When the record that decided it was stored, in UTC; None without one."""
     @property
     def checks(self) -> int:
         """TRANSACTION_CHECK_TIMES of its newest copy, as counted by a RocketMQ broker."""
@@ -356,7 +364,7 @@ class OpenReport:
     def healed_ops(self) -> int:
         """Halves whose missing op message was written, or would be if the store is opened read-only."""
     @property
-    def milliseconds(self) -> int:
+    def duration(self) -> timedelta:
         """How long the opening took."""
     @property
     def warnings(self) -> list[str]:

@@ -198,12 +198,12 @@ class ReceivedMessage(TransactionMessage, Protocol):
         """The offset id: the broker's address and the physical offset, in hex."""
 
     @property
-    def born_timestamp_ms(self) -> int:
-        """When the client sent it, in ms since the epoch."""
+    def born_timestamp(self) -> datetime:
+        """When the client created it, by the client's clock, in UTC."""
 
     @property
-    def store_timestamp_ms(self) -> int:
-        """When it was stored, in ms since the epoch."""
+    def store_timestamp(self) -> datetime:
+        """When it was stored, in UTC."""
 
     @property
     def reconsume_times(self) -> int:
@@ -227,12 +227,12 @@ class StoredHalf(TransactionMessage, Protocol):
         """The unique id (32 hex digits), RocketMQ's msgId."""
 
     @property
-    def born_timestamp_ms(self) -> int:
-        """When the client sent it, in ms since the epoch."""
+    def born_timestamp(self) -> datetime:
+        """When the client created it, by the client's clock, in UTC."""
 
     @property
-    def store_timestamp_ms(self) -> int:
-        """When it was stored, in ms since the epoch."""
+    def store_timestamp(self) -> datetime:
+        """When it was stored, in UTC."""
 
     @property
     def queue_offset(self) -> int:
@@ -319,13 +319,13 @@ class HalfMessage:
 
     @property
     def born_timestamp(self) -> datetime:
-        """When the producer created it, by the producer's clock."""
-        return utc(self._stored.born_timestamp_ms)
+        """When the producer created it, by the producer's clock, in UTC."""
+        return self._stored.born_timestamp
 
     @property
     def store_timestamp(self) -> datetime:
-        """When it was stored."""
-        return utc(self._stored.store_timestamp_ms)
+        """When it was stored, in UTC."""
+        return self._stored.store_timestamp
 
     @property
     def check_times(self) -> int:

@@ -10,6 +10,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from types import TracebackType
 from typing import Self
 
@@ -33,6 +34,7 @@ from txstore.message import (
     SentMessage,
     TransactionState,
     transaction_id_of,
+    utc,
 )
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
 from txstore.producer.registry import Producers
@@ -108,7 +110,7 @@ class FakeMessage:
     physical_offset: int
     message_id: str
     transaction_id: str | None
-    store_timestamp_ms: int
+    store_timestamp: datetime
     producer_group: str | None = None
     reconsume_times: int = 0
     system_properties: dict[str, str] = field(default_factory=dict)
@@ -161,9 +163,9 @@ class FakeMessage:
         return self.source.flag
 
     @property
-    def born_timestamp_ms(self) -> int:
-        """When it was stored, in ms since the epoch."""
-        return self.store_timestamp_ms
+    def born_timestamp(self) -> datetime:
+        """When it was stored, in UTC: a fake broker's clients have its clock."""
+        return self.store_timestamp
 
     @property
     def real_topic(self) -> str:
@@ -243,7 +245,7 @@ class _Log:
             physical_offset=self.next_physical_offset(),
             message_id=message_id,
             transaction_id=transaction_id,
-            store_timestamp_ms=self._clock.time_ms(),
+            store_timestamp=utc(self._clock.time_ms()),
             reconsume_times=reconsume_times,
             system_properties=system_properties or {},
         )
@@ -263,13 +265,12 @@ class _Log:
         while self._waiting and self._waiting[0][0] <= self._clock.time_ms():
             _, _, waited = heapq.heappop(self._waiting)
             queue_offset = len(self.queues[waited.topic][waited.queue_id])
-            now = self._clock.time_ms()
             self._add(
                 replace(
                     waited,
                     queue_offset=queue_offset,
                     physical_offset=self.next_physical_offset(),
-                    store_timestamp_ms=now,
+                    store_timestamp=utc(self._clock.time_ms()),
                 )
             )
 
@@ -324,8 +325,8 @@ class _Log:
         return 0, len(self._queue(topic, queue_id))
 
     def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        queue = self._queue(topic, queue_id)
-        return next((row.queue_offset for row in queue if row.store_timestamp_ms >= timestamp_ms), len(queue))
+        queue, time = self._queue(topic, queue_id), utc(timestamp_ms)
+        return next((row.queue_offset for row in queue if row.store_timestamp >= time), len(queue))
 
     def consumer_offset(self, topic: str, group: str, queue_id: int) -> int | None:
         return self._offsets.get((topic, group, queue_id))
@@ -481,7 +482,7 @@ class FakeBroker(ConsumerGroups):
             physical_offset=self._log.next_physical_offset(),
             message_id=name,
             transaction_id=name,
-            store_timestamp_ms=self.clock.time_ms(),
+            store_timestamp=utc(self.clock.time_ms()),
             producer_group=producer_group,
         )
         self._halves.append(_Half(stored, queue_id, producer_group, owner, running=owner != 0))

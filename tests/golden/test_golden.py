@@ -186,7 +186,7 @@ def test_every_transaction(golden: Unpacked, name: str) -> None:
             assert row.discards == [record.physical_offset for record in second.discards]
             assert set(row.ops) == {record.physical_offset for record in second.ops}
             assert row.checks == int(second.halves[-1].properties.get("TRANSACTION_CHECK_TIMES", "0"))
-            assert (row.ended_timestamp_ms is None) == (row.state == "pending")
+            assert (row.ended_timestamp is None) == (row.state == "pending")
         assert store.stat().pending_transactions == sum(row.state == "pending" for row in rows)
         for row in rows[::5]:
             assert row.transaction_id is not None

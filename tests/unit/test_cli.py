@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyte
@@ -198,7 +199,7 @@ def test_ages(milliseconds: int, text: str) -> None:
 
 def test_sizes_and_times() -> None:
     assert [output.size(n) for n in (0, 1023, 1536, 5 << 30)] == ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]
-    assert output.utc(1_700_000_000_007) == "2023-11-14 22:13:20.007Z"
+    assert output.utc(datetime(2023, 11, 14, 22, 13, 20, 7_999, UTC)) == "2023-11-14 22:13:20.007Z"
 
 
 class _Terminal(io.StringIO):

@@ -654,7 +654,7 @@ class EmbeddedBroker(ConsumerGroups):
             "scanned_bytes": report.scanned_bytes,
             "truncated_bytes": report.truncated_bytes,
             "healed_ops": report.healed_ops,
-            "milliseconds": report.milliseconds,
+            "milliseconds": milliseconds(report.duration),
         }
         _log.info("store opened", extra=fields)
         for warning in report.warnings:

@@ -19,7 +19,7 @@ from txstore.errors import (
     OffsetTooOldError,
     StoreCorruptError,
 )
-from txstore.message import is_retry_progress, utc
+from txstore.message import is_retry_progress
 
 __all__ = ["Queries", "QueueExtent", "QueueRange", "TopicDescription", "must_be_positive", "must_not_be_system_topic"]
 
@@ -176,7 +176,7 @@ class Queries:
         newest = None
         if end > first:
             messages, _ = self._store.read(topic, queue_id, end - 1, 1)
-            newest = utc(messages[0].store_timestamp_ms) if messages else None
+            newest = messages[0].store_timestamp if messages else None
         return QueueRange(topic, queue_id, first, end, newest)
 
 

@@ -41,7 +41,7 @@ def get(
     facts = message_facts(message)
     for name in ("body", "body_base64", "properties", "born_timestamp", "store_timestamp"):
         facts.pop(name, None)
-    facts |= {"born": utc(message.born_timestamp_ms), "stored": utc(message.store_timestamp_ms)}
+    facts |= {"born": utc(message.born_timestamp), "stored": utc(message.store_timestamp)}
     print_facts({name: str(value) if isinstance(value, int) else value for name, value in facts.items()})
     print()
     print_table(["property", "value"], sorted(message.properties.items()))

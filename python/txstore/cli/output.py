@@ -14,7 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TextIO
 
 __all__ = [
@@ -104,12 +104,9 @@ def _text(value: Value) -> str:
     return printable(str(value))
 
 
-def utc(timestamp_ms: int | None) -> str | None:
-    """Formats milliseconds since the epoch as `2026-01-31 12:00:00.000Z`."""
-    if timestamp_ms is None:
-        return None
-    moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp_ms % 1000:03}Z"
+def utc(time: datetime) -> str:
+    """Formats a time in UTC as `2026-01-31 12:00:00.000Z`."""
+    return f"{time:%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03}Z"
 
 
 def age(milliseconds: int | None) -> str | None:

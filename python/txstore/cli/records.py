@@ -22,7 +22,7 @@ def print_message(message: StoredMessage, *, as_json: bool) -> None:
         return
     position = f"{message.topic}/{message.queue_id}@{message.queue_offset}"
     labels = " ".join(filter(None, [message.tags, *message.keys]))
-    parts = [paint(utc(message.store_timestamp_ms) or "-", "faint"), paint(printable(position), "cyan")]
+    parts = [paint(utc(message.store_timestamp), "faint"), paint(printable(position), "cyan")]
     if labels:
         parts.append(paint(printable(labels), "yellow"))
     print("  ".join([*parts, text_of(message.body)]))

@@ -21,6 +21,7 @@ from txstore.cli.arguments import AsJson, StorePath, noun
 from txstore.cli.exit_codes import EXIT_DAMAGED, EXIT_FINDING, EXIT_OK
 from txstore.cli.output import age, paint, print_facts, print_json, print_table, size
 from txstore.cli.progress import Progress
+from txstore.config import milliseconds
 from txstore.inspection import verify
 from txstore.inspection.deep import Depth, look
 from txstore.inspection.opening import reading, writing
@@ -60,7 +61,7 @@ def report_facts(report: OpenReport, *, read_only: bool) -> dict[str, Any]:
         f"{would}healed_ops".replace(" ", "_"): report.healed_ops,
         "scanned_from": report.scanned_from,
         "scanned_bytes": report.scanned_bytes,
-        "milliseconds": report.milliseconds,
+        "milliseconds": milliseconds(report.duration),
         "warnings": report.warnings,
     }
 
@@ -204,5 +205,5 @@ def heal(path: StorePath, as_json: AsJson = False) -> None:
     if as_json:
         print_json(facts)
         return
-    print_facts({**facts, "milliseconds": age(report.milliseconds), "warnings": report.warnings or None})
+    print_facts({**facts, "milliseconds": age(facts["milliseconds"]), "warnings": report.warnings or None})
     print("closed cleanly: a broker may open it")

@@ -18,6 +18,7 @@ from txstore._native import EndResult, Store, TransactionRow, WaitingHalf
 from txstore.cli.arguments import AsJson, StorePath, noun
 from txstore.cli.output import age, paint_state, print_facts, print_json, print_table, printable, utc
 from txstore.inspection.opening import reading, reading_broker, writing
+from txstore.message import utc as from_ms
 
 __all__ = ["app"]
 
@@ -61,7 +62,8 @@ def list_transactions(
 def _cell(row: dict[str, Any], column: str) -> Any:
     match column:
         case "prepared" | "ended":
-            return utc(row[f"{column}_timestamp_ms"])
+            time_ms = row[f"{column}_timestamp_ms"]
+            return None if time_ms is None else utc(from_ms(time_ms))
         case "age" | "last_check" | "next_look":
             name = {"age": "stored_age_ms", "last_check": "last_check_age_ms", "next_look": "look_again_in_ms"}[column]
             return age(row[name])
@@ -108,14 +110,18 @@ def row_facts(row: TransactionRow) -> dict[str, Any]:
         "state": row.state,
         "topic": row.topic,
         "producer_group": row.producer_group,
-        "prepared_timestamp_ms": row.prepared_timestamp_ms,
-        "ended_timestamp_ms": row.ended_timestamp_ms,
+        "prepared_timestamp_ms": _since_epoch_ms(row.prepared_timestamp),
+        "ended_timestamp_ms": None if row.ended_timestamp is None else _since_epoch_ms(row.ended_timestamp),
         "checks": row.checks,
         "halves": [list(half) for half in row.halves],
         "finals": row.finals,
         "discards": row.discards,
         "ops": row.ops,
     }
+
+
+def _since_epoch_ms(time: datetime) -> int:
+    return (time - _EPOCH) // timedelta(milliseconds=1)
 
 
 @app.command()
@@ -130,7 +136,7 @@ def show(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False
     if as_json:
         print_json(facts)
         return
-    times = {"prepared": utc(row.prepared_timestamp_ms), "ended": utc(row.ended_timestamp_ms)}
+    times = {name: _cell(facts, name) for name in ("prepared", "ended")}
     offsets = {"halves": [f"{q}@{c}" for q, c in row.halves], "finals": row.finals, "discards": row.discards}
     kept = {name: value for name, value in facts.items() if not name.endswith("_timestamp_ms")}
     print_facts({**kept, **times, **offsets, "ops": sorted(set(row.ops))})
@@ -164,7 +170,7 @@ def event_facts(event: TraceEvent) -> dict[str, Any]:
     """Returns one event of a transaction's history."""
     return {
         "physical_offset": event.physical_offset,
-        "time": None if event.time is None else utc((event.time - _EPOCH) // timedelta(milliseconds=1)),
+        "time": None if event.time is None else utc(event.time),
         "kind": event.kind,
         "what": event.text,
         "topic": event.topic,

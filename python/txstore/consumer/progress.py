@@ -23,7 +23,6 @@ from txstore.message import (
     is_retry_progress,
     retry_group,
     retry_topic,
-    utc,
 )
 
 __all__ = ["ConsumerProgress", "DeadLetter", "GroupDescription", "ProgressStore", "QueueLag"]
@@ -406,7 +405,7 @@ def _dead_letter(group: str, message: Any) -> DeadLetter:
         keys=message.keys,
         properties=properties,
         reconsume_times=message.reconsume_times,
-        died=utc(message.store_timestamp_ms),
+        died=message.store_timestamp,
         queue_offset=message.queue_offset,
         physical_offset=message.physical_offset,
     )

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from txstore._native import Store, StoredMessage, TransactionRow
 from txstore.errors import MessageNotFoundError, OffsetTooOldError
-from txstore.message import TransactionState, check_times, utc
+from txstore.message import TransactionState, check_times
 from txstore.transactions.history import CheckRecord
 from txstore.transactions.pending import PendingTransaction
 
@@ -79,8 +79,10 @@ class TransactionTrace:
     topic: str
     """The real topic."""
     state: TransactionState
-    prepared_time: datetime
-    ended_time: datetime | None
+    prepared_timestamp: datetime
+    """When its first half was stored, in UTC."""
+    ended_timestamp: datetime | None
+    """When the record that decided it was stored, in UTC; None without one."""
     halves: tuple[tuple[int, int], ...]
     """(half queue offset, physical offset) of each copy, oldest first."""
     finals: tuple[int, ...]
@@ -135,8 +137,8 @@ def trace(
         producer_group=row.producer_group,
         topic=row.topic,
         state=row.state,
-        prepared_time=utc(row.prepared_timestamp_ms),
-        ended_time=None if row.ended_timestamp_ms is None else utc(row.ended_timestamp_ms),
+        prepared_timestamp=row.prepared_timestamp,
+        ended_timestamp=row.ended_timestamp,
         halves=tuple(row.halves),
         finals=tuple(row.finals),
         discards=tuple(row.discards),
@@ -185,8 +187,7 @@ def _event(
     if record is None:
         return TraceEvent(None, kind, text, physical_offset, queue_offset)
     offset = record.queue_offset if queue_offset is None else queue_offset
-    time = utc(record.store_timestamp_ms)
-    return TraceEvent(time, kind, text, physical_offset, offset, record.topic, record.queue_id)
+    return TraceEvent(record.store_timestamp, kind, text, physical_offset, offset, record.topic, record.queue_id)
 
 
 def _checked(record: CheckRecord) -> TraceEvent:

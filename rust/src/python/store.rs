@@ -577,8 +577,8 @@ impl OpenReport {
 
     /// How long the opening took.
     #[getter]
-    const fn milliseconds(&self) -> u64 {
-        self.0.milliseconds
+    const fn duration(&self) -> std::time::Duration {
+        std::time::Duration::from_millis(self.0.milliseconds)
     }
 
     /// What was found and repaired or ignored, one text each.

@@ -7,6 +7,7 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use super::error::{OrRaise, into_py};
 use super::message::words;
+use super::values::utc;
 use crate::base::error::Error;
 use crate::base::names::{HALF_TOPIC, RETRY_PREFIX};
 use crate::record::compression::{BODY_MAX, decompress};
@@ -235,13 +236,25 @@ impl StoredMessage {
         })
     }
 
-    /// When the client sent it, in ms since the epoch.
+    /// When the client created it, by the client's clock, in UTC.
+    #[getter]
+    fn born_timestamp<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        utc(py, self.view(py)?.born_timestamp.0)
+    }
+
+    /// When it was stored, in UTC.
+    #[getter]
+    fn store_timestamp<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        utc(py, self.view(py)?.store_timestamp.0)
+    }
+
+    /// `born_timestamp` as the record and RocketMQ's protocol have it, in ms since the epoch.
     #[getter]
     fn born_timestamp_ms(&self, py: Python<'_>) -> PyResult<i64> {
         Ok(self.view(py)?.born_timestamp.0)
     }
 
-    /// When it was stored, in ms since the epoch.
+    /// `store_timestamp` as the record and RocketMQ's protocol have it, in ms since the epoch.
     #[getter]
     fn store_timestamp_ms(&self, py: Python<'_>) -> PyResult<i64> {
         Ok(self.view(py)?.store_timestamp.0)

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 
 use super::error::OrRaise;
-use super::values::{state_name, transaction_state};
+use super::values::{state_name, transaction_state, utc};
 use crate::base::error::{Error, Outcome};
 use crate::store::Ended;
 use crate::transaction::scan::{DueGroup, Waiting};
@@ -250,16 +250,16 @@ impl TransactionRow {
         self.0.ops.clone()
     }
 
-    /// When its first half was stored, in ms since the epoch.
+    /// When its first half was stored, in UTC.
     #[getter]
-    const fn prepared_timestamp_ms(&self) -> i64 {
-        self.0.prepared_ms
+    fn prepared_timestamp<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        utc(py, self.0.prepared_ms)
     }
 
-    /// When the record that decided it was stored, in ms since the epoch; None without one.
+    /// When the record that decided it was stored, in UTC; None without one.
     #[getter]
-    const fn ended_timestamp_ms(&self) -> Option<i64> {
-        self.0.ended_ms
+    fn ended_timestamp<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.0.ended_ms.map(|ended_ms| utc(py, ended_ms)).transpose()
     }
 
     /// `TRANSACTION_CHECK_TIMES` of its newest copy, as counted by a RocketMQ broker.
