@@ -121,7 +121,7 @@ cargo-fuzz cargo-llvm-cov:
 build: $(DEPS) ## a wheel in dist/
 	@$(BIN)/maturin build --release --locked --out dist
 
-lock: ## requirements-dev.lock and requirements-bench.lock anew, with today's versions
+lock: ## rewrites requirements-dev.lock and requirements-bench.lock with today's versions
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark pytest-xdist hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pyspark pyarrow 'pandas<3' polars duckdb typer rich pyte fastapi uvicorn prometheus-client trustme promql-parser grafana-foundation-sdk
 	@{ head -n 1 requirements-dev.lock; .venv-lock/bin/python -m pip freeze; } > requirements-dev.lock.new
