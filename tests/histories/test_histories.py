@@ -25,7 +25,8 @@ RUNS = int(os.environ.get("TXSTORE_HISTORIES", "1"))
 SECONDS = float(os.environ.get("TXSTORE_HISTORY_SECONDS", "8"))
 CLIENTS = int(os.environ.get("TXSTORE_HISTORY_CLIENTS", "64"))
 HOSTILE_SECONDS = float(os.environ.get("TXSTORE_HOSTILE_SECONDS", "8"))
-MEMORY_MIB_MAX = 640  # The memory that clients may use, and what the server itself needs.
+# The stated 512, what the server has at its start, and what a busy machine takes between two measurements.
+MEMORY_MIB_MAX = 768
 SEED = int(os.environ.get("TXSTORE_HISTORY_SEED", random.randrange(1 << 30)))
 
 
