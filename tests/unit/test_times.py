@@ -1,4 +1,4 @@
-"""The story: a program compares a message's time with its own clock. Every public time is a datetime in UTC."""
+"""Guards public times: each is a datetime in UTC, so a program can compare a message's time with its own clock."""
 
 import struct
 import time
