@@ -29,7 +29,10 @@ SCRIPTS = sysconfig.get_path("scripts")
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     options = {**SMALL, "flush_consumer_offset_interval": 0.05, "transaction_check_interval": 3600}
-    with txstore.open(tmp_path / "orders.store", **options) as broker:
+    # A screen has 110 columns, and no path may push a figure out of its line.
+    directory = tmp_path / ("long-" * 20)
+    directory.mkdir()
+    with txstore.open(directory / "orders.store", **options) as broker:
         broker.create_topic("orders", 2)
         yield broker
 
@@ -110,7 +113,8 @@ def test_top_shows_rates_lag_and_pending_transactions(writer: EmbeddedBroker) ->
         Terminal([*TXSTORE, "top", "--interval", "0.2", writer.path]) as terminal,
         writer.consumer("shipping", "orders") as consumer,
     ):
-        terminal.wait_for("orders.store", "1 pending", "pending longest", "order-service")
+        screen = terminal.wait_for("orders.store", " B/s ", "pending longest", "order-service")
+        assert re.search(r"^log [0-9.]+ KiB, .+ B/s    1 pending, the oldest for \w+$", screen, re.MULTILINE)
         assert re.search(r"^orders +40 +0\.0$", terminal.wait_for("0.0"), re.MULTILINE)
         assert len(consumer.poll(32)) == 32
         consumer.acknowledge()

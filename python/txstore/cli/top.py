@@ -2,7 +2,8 @@
 
 ::
 
-    orders.store    log 1.2 GiB    3 pending, the oldest for 12s
+    orders.store
+    log 1.2 GiB, 3.4 MiB/s    3 pending, the oldest for 12s
     topic   messages   per s │ group   topic   lag   per s
 
 In:     a path.
@@ -204,13 +205,13 @@ def view(path: str, facts: dict[str, Any]) -> RenderableType:
         pending += f", the oldest for {age(oldest[0]['age_ms'])}"
     rate = facts["log_bytes_per_second"]
     head = Text.assemble(
-        (path, "bold"),
-        f"    log {size(facts['log_bytes'])}",
+        f"log {size(facts['log_bytes'])}",
         "" if rate is None else f", {size(max(0, round(rate)))}/s",
         "    ",
         (pending, "yellow" if oldest else "green"),
     )
     parts: list[RenderableType] = [
+        Text(path, style="bold"),
         head,
         Text(),
         table(
