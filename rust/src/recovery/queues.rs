@@ -17,6 +17,7 @@ use crate::base::names::{HALF_TOPIC, is_system_topic};
 use crate::index::consume_queue::{ConsumeQueue, Entry, NewFiles, QUEUE_OFFSET_MAX, QueueExtent, Slot};
 use crate::index::dispatch::DispatchRequest;
 use crate::record::RecordView;
+use crate::storage::settings::DeletedQueue;
 use crate::transaction::HALF_QUEUE;
 
 /// How many index entries recovery keeps in memory before it writes them.
@@ -101,6 +102,15 @@ impl Run<'_> {
         let slot = self.derived.dispatcher.queues.insert(queue);
         if may_begin_again && in_file.is_none() {
             self.queues.fileless.insert(slot);
+        }
+        // A message that came after our deletion of the queue has a lower queue offset than the deleted ones.
+        let is_later = |deleted: &DeletedQueue| {
+            (&*deleted.topic, deleted.queue_id) == (view.topic, view.queue_id)
+                && view.queue_offset.0 < deleted.below
+                && view.physical_offset.0 >= deleted.log_end
+        };
+        if may_begin_again && self.settings.deleted.iter().any(is_later) {
+            self.derived.begun_again.insert(slot, view.physical_offset.0);
         }
         Ok(slot)
     }

@@ -39,9 +39,10 @@ fn append(bench: &Bench, at: u64, messages: &[Message]) -> Vec<Entry> {
         entries.push(Entry { physical_offset, size, tags_code: 0 });
     }
     bench.memory.create_dir("commitlog").unwrap();
-    let file = bench.memory.open(LOG, OpenMode::Create).unwrap();
+    let base = at - at % (4 << 10);
+    let file = bench.memory.open(&format!("commitlog/{base:020}"), OpenMode::Create).unwrap();
     file.set_len(4 << 10).unwrap();
-    file.write_at(&bytes, at).unwrap();
+    file.write_at(&bytes, at - base).unwrap();
     file.sync().unwrap();
     entries
 }
@@ -214,6 +215,30 @@ fn a_deleted_queue_that_we_begin_again_has_our_messages_alone() {
         let _ = bench.memory.unlink("txstore/snapshot");
         assert_eq!(text(&bench.read_only(), 1), ["m0"], "closed {is_closed}: a reader");
         assert_eq!(text(&bench.open(), 1), ["m0"], "closed {is_closed}: a writer");
+    }
+}
+
+/// txstore deleted a topic, and retention removed its records. Then a broker deleted the topic, too, and created it again.
+#[test]
+fn a_queue_that_we_deleted_and_a_broker_began_again_has_its_new_messages() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let store = bench.open();
+    (0..3).for_each(|_| drop(send(&store, "orders", b"old").unwrap()));
+    while appended(&store) < 5 << 10 {
+        send(&store, "payments", &[7; 500]).unwrap();
+    }
+    store.delete_queues("orders").unwrap();
+    let end = appended(&store);
+    store.close().unwrap();
+    bench.memory.unlink(LOG).unwrap();
+    bench.memory.unlink("txstore/snapshot").unwrap();
+    let entries = append(&bench, end, &[("n0", 0, 0)]);
+    put_queues(&bench, &[(0, &entries)]);
+    assert_eq!(text(&bench.read_only(), 0), ["n0"]);
+    for _ in 0..2 {
+        let store = bench.open();
+        assert_eq!(text(&store, 0), ["n0"]);
+        store.close().unwrap();
     }
 }
 
