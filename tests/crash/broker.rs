@@ -40,11 +40,13 @@ struct Half {
 }
 
 pub struct Broker<'c> {
-    chance: &'c mut Chance,
-    file_size: u64,
-    log: Vec<u8>,
-    at: u64,
-    next: std::collections::BTreeMap<(String, i32), u64>,
+    pub chance: &'c mut Chance,
+    pub file_size: u64,
+    /// The bytes of the log from `base` to `at`.
+    pub log: Vec<u8>,
+    base: u64,
+    pub at: u64,
+    pub next: std::collections::BTreeMap<(String, i32), u64>,
     now_ms: i64,
     halves: Vec<Half>,
     /// Half queue offsets that the next op will name.
@@ -58,6 +60,7 @@ pub fn store(memory: &Memory, chance: &mut Chance, file_size: u64, count: &mut u
         chance,
         file_size,
         log: Vec::new(),
+        base: 0,
         at: 0,
         next: std::collections::BTreeMap::new(),
         now_ms: 1_699_999_000_000,
@@ -72,8 +75,42 @@ pub fn store(memory: &Memory, chance: &mut Chance, file_size: u64, count: &mut u
     broker.leave(memory)
 }
 
-impl Broker<'_> {
-    fn step(&mut self, count: &mut u64) {
+impl<'c> Broker<'c> {
+    /// Returns a broker that continues a log whose first byte is at `base`.
+    pub fn continuing(
+        chance: &'c mut Chance,
+        file_size: u64,
+        base: u64,
+        log: &[u8],
+        next: std::collections::BTreeMap<(String, i32), u64>,
+        now_ms: i64,
+    ) -> Self {
+        let at = base + log.len() as u64;
+        let (log, halves, batch, ops) = (log.to_vec(), Vec::new(), Vec::new(), Vec::new());
+        Self { chance, file_size, log, base, at, next, now_ms, halves, batch, ops }
+    }
+
+    /// Continues with the log that the broker's recovery found. It ends no transaction from before.
+    pub fn recovered(&mut self, log: Vec<u8>, at: u64, next: std::collections::BTreeMap<(String, i32), u64>) {
+        (self.log, self.at, self.next) = (log, at, next);
+        self.log.resize((at - self.base) as usize, 0);
+        (self.halves, self.batch, self.ops) = (Vec::new(), Vec::new(), Vec::new());
+    }
+
+    /// Sends a message to some queue.
+    pub fn plain(&mut self, count: &mut u64) {
+        let (topic, queue) = (self.chance.index(2), self.chance.index(2) as i32);
+        self.message(TOPICS[topic], queue, count);
+    }
+
+    pub fn message(&mut self, topic: &str, queue: i32, count: &mut u64) {
+        *count += 1;
+        let mut body = format!("m{count}:broker").into_bytes();
+        body.resize(body.len() + self.chance.pick(&[0, 7, 120, 600]), b'y');
+        self.append(topic, queue, 0, 0, &body, b"TAGS\x01t\x02");
+    }
+
+    pub fn step(&mut self, count: &mut u64) {
         self.now_ms += 1 + self.chance.below(2_000) as i64;
         let which = self.chance.index(64);
         let open: Vec<usize> = (0..self.halves.len()).filter(|at| !self.halves[*at].ended).collect();
@@ -86,10 +123,7 @@ impl Broker<'_> {
         }
         match (self.chance.below(14), at) {
             (0..=1, _) | (_, None) if self.chance.one_in(2) => {
-                *count += 1;
-                let (topic, queue, body) =
-                    (self.chance.index(2), self.chance.index(2) as i32, format!("m{count}:broker"));
-                self.append(TOPICS[topic], queue, 0, 0, body.as_bytes(), b"TAGS\x01t\x02");
+                self.plain(count);
             }
             (0..=4, _) | (_, None) => {
                 *count += 1;
@@ -246,8 +280,10 @@ impl Broker<'_> {
         if size + 8 > left {
             self.log.extend_from_slice(&blank(left as u32));
             self.at += left;
-            self.log.resize(self.at as usize, 0);
+            self.log.resize((self.at - self.base) as usize, 0);
         }
+        // The checkpoint names a record by its time, so each has its own.
+        self.now_ms += 1;
         let next = self.next.entry((topic.to_owned(), queue)).or_insert(0);
         let (queue_offset, physical_offset) = (*next, self.at);
         *next += 1;

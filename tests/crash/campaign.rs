@@ -93,13 +93,14 @@ fn simulation_keeps_every_promise() {
     let total = total.unwrap_or_else(|failure| panic!("\n{failure}"));
     let _ = writeln!(
         std::io::stderr(),
-        "simulation: {} runs, {} crashes, {} records and {} promises looked at, {} ends, {} log files removed, {} blurred, 0 violations, {:.0} s",
+        "simulation: {} runs, {} crashes, {} records and {} promises looked at, {} ends, {} log files removed, {} lives of brokers, {} blurred, 0 violations, {:.0} s",
         total.runs,
         total.crashes,
         total.records,
         total.checks,
         total.ends,
         total.expired,
+        total.brokers,
         total.blurred,
         progress.seconds(),
     );

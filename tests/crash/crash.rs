@@ -18,6 +18,7 @@ use txstore::storage::memory::{CrashKeep, FaultKind, Memory};
 use txstore::storage::{OpenMode, Storage};
 use txstore::store::Store;
 
+use crate::broker_life::{Left, log_bytes};
 use crate::history::{Acknowledged, Half, Held, History, broken, hold};
 use crate::machine::{Machine, TIMEOUT_MS};
 use crate::promises::{Expected, Found, FoundTransaction, check, progress_is_exact};
@@ -42,6 +43,29 @@ impl Machine {
         self.store = None;
         let mut next = Self::over(memory, shadow, self.clock, self.options, self.history);
         (next.peeks, next.ends, next.expired) = (self.peeks, self.ends, self.expired);
+        next
+    }
+
+    /// Returns the machine on the files that a broker left.
+    #[must_use]
+    pub fn continued(self, left: &Left) -> Self {
+        let mut next = self.crashed(left.memory.clone());
+        let (base, log) = log_bytes(&next.memory);
+        let log = &log[..((left.end - base) as usize).min(log.len())];
+        next.storage.shadow.lock().unwrap().continue_with(left.began, log, base);
+        // The broker took its time.
+        let last_ms = left.records.last().map_or(0, |last| last.stored_ms);
+        next.clock.advance((last_ms - next.clock.wall().0).clamp(0, 100_000));
+        let history = &mut next.history;
+        for name in left.begun.iter().filter(|(_, begun)| **begun >= left.began).map(|(name, _)| name) {
+            history.deleted.remove(name);
+            history.gone_below.remove(name);
+        }
+        history.begun.clone_from(&left.begun);
+        history.shown.extend(left.shown());
+        // Counts of checks are in our snapshot, which need not fit what a broker left.
+        history.halves.iter_mut().for_each(|half| half.checks_kept = 0);
+        history.durable_end = left.durable_end;
         next
     }
 
@@ -256,6 +280,10 @@ pub fn check_closed(machine: &Machine) -> Held {
         };
         format!("a clean close left {:?}, of which are durable {:?}", only(&left, &kept), only(&kept, &left))
     })?;
+    // Only a queue's file says that a broker deleted its topic and created it again.
+    if !machine.history.begun.is_empty() {
+        return Ok(());
+    }
     let rebuilt = machine.memory.crash(0, CrashKeep::PageCache);
     for path in ["consumequeue", "index"] {
         rebuilt.remove_dir(path).unwrap();
@@ -328,6 +356,27 @@ pub fn check_damage(machine: &Machine, offsets: &[(u64, usize)], which: usize) -
     let left: Vec<_> = files(&damaged, "commitlog").into_iter().filter(|(path, _)| !path.contains('!')).collect();
     let before: Vec<_> = logs.into_iter().filter(|(path, _)| !path.contains('!')).collect();
     hold(left == before, "L7", || "an opening that was refused changed the log".into())
+}
+
+/// Checks L7: a durable record of a broker that became zeros, or other bytes, is damage, and nothing is cut. The
+/// checkpoint tells which records were durable.
+pub fn check_hole(machine: &Machine, left: &Left, which: usize, is_zero: bool) -> Held {
+    let Some(hole) = left.durable_record(which) else { return Ok(()) };
+    let damaged = left.memory.crash(0, CrashKeep::PageCache);
+    let file_size = machine.options.commit_log_file_size.unwrap();
+    let (file, position) = (hole.at - hole.at % file_size, hole.at % file_size);
+    let path = format!("commitlog/{file:020}");
+    let byte = if is_zero { 0 } else { 0xEE };
+    damaged.open(&path, OpenMode::Write).unwrap().write_at(&vec![byte; hole.size as usize], position).unwrap();
+    let read = |memory: &Memory| files(memory, "commitlog").into_iter().find(|(name, _)| *name == path);
+    let before = read(&damaged);
+    let opened = Store::open_with(Arc::new(damaged.clone()), Arc::clone(&machine.clock) as _, machine.options.clone());
+    let named = matches!(&opened, Err(Error::StoreCorrupt { offset, file, .. })
+        if *offset == position && file.ends_with(&path));
+    hold(named, "L7", || {
+        format!("a broker's record at {} became {byte:#x}: {:?}, {:?}", hole.at, opened.as_ref().err(), left.story)
+    })?;
+    hold(read(&damaged) == before, "L7", || "an opening that was refused changed the log".into())
 }
 
 /// Returns the physical offsets and sizes of all records, for `check_damage`.

@@ -101,6 +101,8 @@ pub struct History {
     pub gone_below: BTreeMap<(String, i32), u64>,
     /// Topic and queue: messages below the first offset are deleted; no deletion tried to reach past the second.
     pub deleted: BTreeMap<(String, i32), (u64, u64)>,
+    /// Topic and queue: a broker deleted the messages at lower physical offsets with their topic, and created it again.
+    pub begun: BTreeMap<(String, i32), u64>,
     /// The wall clock was set, so ages are unknown after a crash.
     pub jumped: bool,
     /// The last number of a body.

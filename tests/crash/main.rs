@@ -8,6 +8,7 @@
 #![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, unreachable_pub, missing_docs)]
 
 mod broker;
+mod broker_life;
 mod campaign;
 mod chance;
 mod check;

@@ -7,13 +7,14 @@
 
 use std::fmt::Write as _;
 
+use txstore::base::clock::Clock;
 use txstore::base::options::FlushDiskType::{self, Async, Sync};
 use txstore::base::options::StoreOptions;
 use txstore::storage::memory::{CrashKeep, FaultKind};
 use txstore::store::{Decider, EndKind};
 
 use crate::chance::Chance;
-use crate::crash::{Origin, check_closed, check_damage, offsets};
+use crate::crash::{Origin, check_closed, check_damage, check_hole, offsets};
 use crate::history::{Held, Violation};
 use crate::machine::{Machine, Step, TIMEOUT_MS};
 use crate::watched::crc;
@@ -28,6 +29,8 @@ pub struct Tally {
     pub ends: u64,
     /// The number of removed log files.
     pub expired: u64,
+    /// Lives of brokers between ours.
+    pub brokers: u64,
     /// Runs that ended early, because a torn record without a CRC of its own survived.
     pub blurred: u64,
     /// A hash of all files at each end of a run. It tells whether two runs were the same.
@@ -42,6 +45,7 @@ impl Tally {
         self.records += other.records;
         self.ends += other.ends;
         self.expired += other.expired;
+        self.brokers += other.brokers;
         self.blurred += other.blurred;
         self.trace = self.trace.wrapping_mul(31).wrapping_add(other.trace);
     }
@@ -148,6 +152,8 @@ struct Run {
     chance: Chance,
     machine: Option<Machine>,
     origin: Origin,
+    /// Whether brokers write the store between lives.
+    has_brokers: bool,
     tally: Tally,
     story: String,
 }
@@ -160,6 +166,7 @@ pub fn simulate(seed: u64) -> Result<Tally, Box<Failure>> {
         chance,
         machine: Some(machine),
         origin: Origin::default(),
+        has_brokers: false,
         tally: Tally { runs: 1, ..Tally::default() },
         story: String::new(),
     };
@@ -191,13 +198,17 @@ impl Run {
         if self.chance.one_in(4) {
             self.begin_with_a_brokers_store()?;
         }
+        self.has_brokers = self.chance.one_in(3);
         self.machine().peeks = self.chance.one_in(8);
         for life in 0..LIVES {
             self.life(life)?;
             if self.tally.blurred > 0 {
                 break;
             }
-            self.crash()?;
+            let is_broker_next = self.has_brokers && self.chance.one_in(3);
+            if !is_broker_next || !self.hand_over()? {
+                self.crash()?;
+            }
             if self.tally.blurred > 0 {
                 break;
             }
@@ -289,9 +300,20 @@ impl Run {
     }
 
     fn crash_as(&mut self, keep: CrashKeep) -> Held {
-        let mut must_end = self.machine().must_end(keep);
+        let must_end = self.machine().must_end(keep);
         self.crash_once(keep);
+        self.recover_after(must_end, None)
+    }
+
+    /// Recovers, perhaps after more crashes. `brokers_end`: up to this end a broker has synced its log.
+    fn recover_after(&mut self, mut must_end: u64, brokers_end: Option<u64>) -> Held {
+        let lost = |machine: &Machine, keep: CrashKeep| match (brokers_end, keep) {
+            (Some(end), CrashKeep::PowerLoss) => end,
+            _ => machine.must_end(keep),
+        };
+        let mut is_interrupted = false;
         while self.chance.one_in(2) {
+            is_interrupted = true;
             let again = if self.chance.one_in(2) { CrashKeep::PowerLoss } else { CrashKeep::PageCache };
             let moment = 1 + self.chance.below(60);
             let kind =
@@ -307,16 +329,18 @@ impl Run {
             }
             machine.memory.fail_at(machine.memory.calls() + 1, FaultKind::Stop, true);
             drop(opened);
-            must_end = must_end.min(machine.must_end(again));
+            must_end = must_end.min(lost(machine, again));
             self.crash_once(again);
         }
         let (reads, thorough) = (self.chance.one_in(6), self.chance.one_in(4));
         let origin = self.origin;
         let machine = self.machine();
+        // An interrupted opening may leave a published end from before the broker, which a reader takes for the log's.
+        let reads = reads && !(is_interrupted && brokers_end.is_some());
         if reads && machine.crc() {
             machine.read_only_opening(must_end, origin)?;
             if self.chance.one_in(2) {
-                must_end = must_end.min(self.machine().must_end(CrashKeep::PowerLoss));
+                must_end = must_end.min(lost(self.machine(), CrashKeep::PowerLoss));
                 self.crash_once(CrashKeep::PowerLoss);
             }
         }
@@ -326,6 +350,31 @@ impl Run {
         self.tally.records += found.offsets.len() as u64;
         self.tally.blurred += u64::from(found.is_blurred);
         Ok(())
+    }
+
+    /// Closes the store and lets a broker continue it. Returns whether the close succeeded.
+    fn hand_over(&mut self) -> Held<bool> {
+        let machine = self.machine.as_mut().unwrap();
+        if machine.is_faulty() {
+            return Ok(false);
+        }
+        machine.take(&Step::Open)?;
+        machine.take(&Step::Close)?;
+        if machine.is_faulty() || machine.store.is_some() {
+            return Ok(false);
+        }
+        let options = &machine.options;
+        let sizes = (options.commit_log_file_size.unwrap(), options.consume_queue_file_size.unwrap());
+        let (memory, wall) = (machine.memory.crash(0, CrashKeep::PageCache), machine.clock.wall().0);
+        let left = crate::broker_life::live(memory, &mut self.chance, sizes, wall, &mut machine.history);
+        let _ = self.story.write_fmt(format_args!("  a broker from {} to {}: {}\n", left.began, left.end, left.story));
+        check_hole(machine, &left, self.chance.index(1 << 16), self.chance.one_in(2))?;
+        let machine = self.machine.take().unwrap().continued(&left);
+        self.machine = Some(machine);
+        self.origin.broker_end = left.end;
+        self.tally.brokers += 1;
+        self.recover_after(u64::MAX, Some(left.durable_end))?;
+        Ok(true)
     }
 
     fn crash_once(&mut self, keep: CrashKeep) {

@@ -39,6 +39,14 @@ impl Shadow {
         }
     }
 
+    /// Replaces everything after `began` by what a broker left there.
+    pub fn continue_with(&mut self, began: u64, log: &[u8], base: u64) {
+        self.bytes.truncate(began as usize);
+        self.doubtful.clear();
+        let from = began.max(base);
+        self.put(from, &log[(from - base) as usize..]);
+    }
+
     pub fn put(&mut self, at: u64, bytes: &[u8]) {
         let (start, end) = (at as usize, at as usize + bytes.len());
         if self.bytes.len() < end {

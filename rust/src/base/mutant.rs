@@ -86,6 +86,12 @@ pub(crate) enum Mutant {
     DeletionForgotten,
     /// A topic is deleted up to records that a power loss can still undo.
     DeletedBeforeDurable,
+    /// Bytes that a broker cut and left after its end are damage.
+    StaleIsDamage,
+    /// Zeros after the known durable end are the end of the log, whatever follows.
+    ZerosEndTheLog,
+    /// A queue that a broker began again keeps its deleted messages.
+    DeletedTopicReturns,
 }
 
 /// Returns whether the engine leaves that rule out.

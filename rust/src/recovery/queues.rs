@@ -13,6 +13,7 @@ use hashbrown::HashMap;
 use super::queue_facts::BUFFERED_MAX;
 use super::run::Run;
 use crate::base::error::{Error, Result};
+use crate::base::mutant::{Mutant, mutated};
 use crate::base::names::{HALF_TOPIC, is_system_topic};
 use crate::index::consume_queue::{ConsumeQueue, Entry, NewFiles, QUEUE_OFFSET_MAX, QueueExtent, Slot};
 use crate::index::dispatch::DispatchRequest;
@@ -86,7 +87,7 @@ impl Run<'_> {
     /// with which a broker began it again.
     fn first_seen(&mut self, view: &RecordView<'_>) -> Result<Slot> {
         let topic: Arc<str> = view.topic.into();
-        let may_begin_again = !self.all_ours && !is_system_topic(view.topic);
+        let may_begin_again = !self.all_ours && !is_system_topic(view.topic) && !mutated(Mutant::DeletedTopicReturns);
         let in_file = if may_begin_again { self.queue_files.first_entry(&topic, view.queue_id)? } else { None };
         let begun_again = in_file
             .filter(|(_, entry)| entry.physical_offset > view.physical_offset)
@@ -137,7 +138,7 @@ impl Run<'_> {
     /// so, or has no entry there and the record is a first one. A broker begins a queue at 0 again after its topic was
     /// deleted, and at a lower offset after it lost the end of the queue's file.
     fn begins_again(&self, slot: Slot, view: &RecordView<'_>) -> Result<bool> {
-        if is_system_topic(view.topic) {
+        if is_system_topic(view.topic) || mutated(Mutant::DeletedTopicReturns) {
             return Ok(false);
         }
         if self.settings.wrote(view.physical_offset.0) {

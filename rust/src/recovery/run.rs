@@ -178,6 +178,9 @@ impl<'a> Run<'a> {
         if end >= self.known.limit || mutated(Mutant::CutBelowDurable) {
             return Ok(());
         }
+        if mutated(Mutant::ZerosEndTheLog) && !matches!(tail, Tail::Bad(_)) && end >= self.known.end.durable {
+            return Ok(());
+        }
         let verdict = self.known.end.verdict(&LogFiles::of(&self.log.segments), end, self.last_ms())?;
         let why = match tail {
             Tail::Bad(why) => why.as_str(),

@@ -8,6 +8,8 @@
 //! back and overwrites the rest later. There the checkpoint decides. A broker writes the store time of a record to the
 //! checkpoint after that record is durable, so once the log has reached that time no durable record is missing.
 
+use crate::base::mutant::{Mutant, mutated};
+
 /// What follows the offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follows {
@@ -88,7 +90,7 @@ pub enum Cause {
 
 impl Facts {
     /// Applies the rule.
-    pub const fn tail(self) -> Tail {
+    pub fn tail(self) -> Tail {
         match self {
             Self { is_below_durable: true, .. } => Tail::Damaged(Cause::BelowDurable),
             Self { writer: LastWriter::MayWrite, .. } => Tail::NotYet,
@@ -98,7 +100,7 @@ impl Facts {
                 Tail::End
             }
             Self { reached: Reached::No, .. } => Tail::Damaged(Cause::BeforeCheckpoint),
-            Self { reached: Reached::Yes, is_ours: false, .. } => Tail::Stale,
+            Self { reached: Reached::Yes, is_ours: false, .. } if !mutated(Mutant::StaleIsDamage) => Tail::Stale,
             // txstore makes a full file durable before it begins the next one.
             Self { follows: Follows::LaterRecord, .. } => Tail::Damaged(Cause::LaterRecord),
             Self { writer: LastWriter::Closed, .. } => Tail::Damaged(Cause::Closed),
