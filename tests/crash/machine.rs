@@ -13,7 +13,8 @@ use txstore::base::clock::{Clock, ManualClock};
 use txstore::base::error::{Error, Outcome, Result};
 use txstore::base::options::{FlushDiskType, StoreOptions};
 use txstore::base::units::{QueueId, TimestampMs};
-use txstore::record::message::{Envelope, Parts};
+use txstore::record::message::{Envelope, Origin, Parts, Topic};
+use txstore::record::properties;
 use txstore::storage::memory::Memory;
 use txstore::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, Store, Unacknowledged, Wait};
 use txstore::transaction::HalfCopy;
@@ -42,6 +43,10 @@ pub enum Step {
     Resend {
         which: usize,
         queue: i32,
+    },
+    /// Prepares another message under the id of a pending half.
+    BorrowId {
+        which: usize,
     },
     /// Also of ended transactions, with the same kind or another.
     End {
@@ -103,6 +108,37 @@ pub enum Step {
 
 pub const TIMEOUT_MS: i64 = 6_000;
 const IMMUNITY_S: i64 = 20;
+
+/// Properties that only the engine sets. A half that kept one of them would be another transaction, or one that was
+/// checked before.
+const FORGED: [(&str, &str); 8] = [
+    ("UNIQ_KEY", "ID-1"),
+    ("TRAN_MSG", "true"),
+    ("PGROUP", "strangers"),
+    ("REAL_TOPIC", "payments"),
+    ("REAL_QID", "1"),
+    ("__transactionId__", "ID-1"),
+    ("TRANSACTION_CHECK_TIMES", "15"),
+    ("TRAN_PREPARED_QUEUE_OFFSET", "0"),
+];
+
+/// Returns the envelope of a message with properties like the engine's own, as a remote client may send it. In this
+/// process it is refused.
+fn forged_envelope(topic: &str) -> Held<Envelope> {
+    let mut text = Vec::new();
+    properties::push(&mut text, "KEYS", "h");
+    for (name, value) in FORGED {
+        let parts = Parts { topic, properties: &[(name, value)], ..Parts::default() };
+        hold(Envelope::new(&parts).is_err(), "T11", || format!("a client may set {name}"))?;
+        // The unique id is the client's own.
+        if name != "UNIQ_KEY" {
+            properties::push(&mut text, name, value);
+        }
+    }
+    let born_host = "127.0.0.1:40000".parse().unwrap();
+    let origin = Origin { unique_id: None, sys_flag: 0, born_timestamp: TimestampMs(1), born_host, reconsume_times: 0 };
+    Ok(Envelope::received(Topic::new(topic).unwrap(), std::str::from_utf8(&text).unwrap(), 0, origin).unwrap())
+}
 
 #[derive(Debug)]
 pub struct Machine {
@@ -207,6 +243,7 @@ impl Machine {
             Step::Send { topic, queue, messages, size } => self.send(store, *topic, *queue, *messages, *size),
             Step::Prepare { .. } => self.prepare(store, step),
             Step::Resend { which, queue } => self.resend(store, *which, *queue),
+            Step::BorrowId { which } => self.borrow_id(store, *which),
             Step::End { which, kind, decider } => self.end(store, *which, *kind, *decider),
             Step::WrongEnd { which } => self.wrong_end(store, *which),
             Step::Together { ends } => self.together(store, ends),
@@ -328,7 +365,11 @@ impl Machine {
             due_ms: 0,
             foreign: false,
         };
-        let mut envelope = Envelope::new(&Parts { topic: TOPICS[*topic], keys: "h", ..Parts::default() }).unwrap();
+        let mut envelope = if self.history.count.is_multiple_of(3) {
+            forged_envelope(TOPICS[*topic])?
+        } else {
+            Envelope::new(&Parts { topic: TOPICS[*topic], keys: "h", ..Parts::default() }).unwrap()
+        };
         if *immunity {
             let name = txstore::record::properties::CHECK_IMMUNITY_TIME;
             txstore::record::properties::push(&mut envelope.properties, name, &seconds);
@@ -410,6 +451,29 @@ impl Machine {
             hold(known.is_some(), "T12", || format!("a resend found {copy:?}, which nobody knows"))?;
         }
         Ok(())
+    }
+
+    /// Prepares another message under the id of a pending half. T12: it is refused and writes nothing: if it joined the
+    /// pending one, a commit would send only the first message.
+    fn borrow_id(&mut self, store: &Store, which: usize) -> Held {
+        let is_pending = |half: &Half| half.reported.is_none() && half.asked.is_empty() && !half.foreign;
+        let Some(at) = self.pick(which, |half| half.id.is_some() && is_pending(half)) else { return Ok(()) };
+        let half = &self.history.halves[at];
+        if self.is_faulty() || self.pending_like(half) != Some(at) {
+            return Ok(());
+        }
+        let parts = Parts { topic: &half.topic, keys: "h", tags: Some("another"), ..Parts::default() };
+        let envelope = Envelope::new(&parts).unwrap();
+        let message = NewMessage { envelope: &envelope, body: &half.body, queue_id: QueueId(0) };
+        let end = Self::log_end(store);
+        let sent = store.prepare(
+            &NewHalfMessage { message, group: &half.group, unique_id: half.id.as_deref(), owner: 0 },
+            Wait::Yes,
+        );
+        let is_refused = matches!(sent, Err(Error::InvalidMessage { .. }));
+        let sent = sent.map(|_| ());
+        hold(is_refused || self.is_faulty(), "T12", || format!("another message joined {half:?}: {sent:?}"))?;
+        hold(Self::log_end(store) == end || self.is_faulty(), "T12", || format!("a refused half was written: {half:?}"))
     }
 
     /// Returns the pending transaction with the same id, group, topic and body.

@@ -92,6 +92,10 @@ pub(crate) enum Mutant {
     ZerosEndTheLog,
     /// A queue that a broker began again keeps its deleted messages.
     DeletedTopicReturns,
+    /// A client's own properties that look like the engine's are stored.
+    ForgedPropertiesKept,
+    /// Another message with the id of a pending half is that half.
+    AnotherMessageJoins,
 }
 
 /// Returns whether the engine leaves that rule out.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use crate::base::error::{Error, Result};
 use crate::base::java;
+use crate::base::mutant::{Mutant, mutated};
 use crate::base::names;
 use crate::base::units::TimestampMs;
 use crate::record::layout::{PROPERTIES_MAX, SYS_COMPRESSED, SYS_COMPRESSION_MASK};
@@ -182,7 +183,8 @@ impl Envelope {
         let level = came.get_str(DELAY).map_or(Ok(0), str::parse::<i32>);
         let level = level.map_err(|_| invalid("property DELAY is not a number".into()))?;
         let mut text = Vec::with_capacity(properties.len());
-        properties::copy_without(came, ENGINES_OWN, &mut text);
+        let forgeable: &[&str] = if mutated(Mutant::ForgedPropertiesKept) { &[] } else { ENGINES_OWN };
+        properties::copy_without(came, forgeable, &mut text);
         Ok(Self {
             topic: topic.name,
             tags_code: java::tags_code(Properties(&text).get_str(TAGS)),

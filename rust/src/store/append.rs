@@ -336,7 +336,8 @@ fn difference(
     if stored.flag != envelope.flag {
         return Err("its flag differs");
     }
-    if own_properties(stored.properties) != own_properties(Properties(&envelope.properties)) {
+    let is_same = own_properties(stored.properties) == own_properties(Properties(&envelope.properties));
+    if !is_same && !mutated(Mutant::AnotherMessageJoins) {
         return Err("its keys, tags or properties differ");
     }
     Ok(facts.real_queue_id)
