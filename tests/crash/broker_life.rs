@@ -207,7 +207,7 @@ impl Life<'_> {
             _ => {
                 self.broker.step(count);
                 self.write();
-                // Behind a record that ends exactly where an older one begins, a broker would find the older one again.
+                // After a record that ends exactly where an older one begins, a broker would find the older one again.
                 while self.is_followed_by_a_record() {
                     self.broker.plain(count);
                     self.write();

@@ -91,6 +91,7 @@ impl Run<'_> {
         let in_file = if may_begin_again { self.queue_files.first_entry(&topic, view.queue_id)? } else { None };
         let begun_again = in_file
             .filter(|(_, entry)| entry.physical_offset > view.physical_offset)
+            .filter(|(first, entry)| !self.is_after_our_deletion(view, *first, *entry))
             .filter(|(first, entry)| self.is_brokers(view, *first, *entry));
         if let Some((first, entry)) = begun_again {
             let queue = ConsumeQueue::new(topic, view.queue_id, first, first);
@@ -105,12 +106,9 @@ impl Run<'_> {
             self.queues.fileless.insert(slot);
         }
         // A message that came after our deletion of the queue has a lower queue offset than the deleted ones.
-        let is_later = |deleted: &DeletedQueue| {
-            (&*deleted.topic, deleted.queue_id) == (view.topic, view.queue_id)
-                && view.queue_offset.0 < deleted.below
-                && view.physical_offset.0 >= deleted.log_end
-        };
-        if may_begin_again && self.settings.deleted.iter().any(is_later) {
+        let is_later =
+            |deleted: &DeletedQueue| view.queue_offset.0 < deleted.below && view.physical_offset.0 >= deleted.log_end;
+        if may_begin_again && self.our_deletion(view).is_some_and(is_later) {
             self.derived.begun_again.insert(slot, view.physical_offset.0);
         }
         Ok(slot)
@@ -124,6 +122,20 @@ impl Run<'_> {
             ConsumeQueue::new(topic, view.queue_id, first, first)
         } else {
             ConsumeQueue::padded(topic, view.queue_id, first, self.queue_files.entries_per_file())
+        })
+    }
+
+    /// Returns how txstore deleted the record's queue.
+    fn our_deletion(&self, view: &RecordView<'_>) -> Option<&DeletedQueue> {
+        let is_its = |deleted: &&DeletedQueue| (&*deleted.topic, deleted.queue_id) == (view.topic, view.queue_id);
+        self.settings.deleted.iter().find(is_its)
+    }
+
+    /// Returns whether txstore deleted the record and the queue's files up to this entry are gone.
+    fn is_after_our_deletion(&self, view: &RecordView<'_>, queue_offset: u64, entry: Entry) -> bool {
+        self.our_deletion(view).is_some_and(|deleted| {
+            (view.queue_offset.0 < deleted.below && view.physical_offset.0 < deleted.log_end)
+                && (queue_offset >= deleted.below && entry.physical_offset.0 >= deleted.log_end)
         })
     }
 

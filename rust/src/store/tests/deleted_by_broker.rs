@@ -242,6 +242,33 @@ fn a_queue_that_we_deleted_and_a_broker_began_again_has_its_new_messages() {
     }
 }
 
+/// A broker continues a queue after txstore deleted its topic, and retention removes the file of the deleted entries.
+/// No snapshot tells of the deletion.
+#[test]
+fn a_queue_that_a_broker_continued_after_our_deletion_stays_deleted() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let store = bench.open();
+    (0..8).for_each(|_| drop(send(&store, "orders", b"old").unwrap()));
+    store.delete_queues("orders").unwrap();
+    let end = appended(&store);
+    store.close().unwrap();
+    bench.memory.unlink("txstore/snapshot").unwrap();
+    let entries = append(&bench, end, &[("n8", 0, 8)]);
+    bench.memory.unlink(&queue_path(0)).unwrap();
+    let file = bench.memory.open(&format!("consumequeue/orders/0/{FILE:020}"), OpenMode::Create).unwrap();
+    file.set_len(FILE).unwrap();
+    file.write_at(&entries[0].to_bytes(), 0).unwrap();
+    file.sync().unwrap();
+    let seen =
+        |store: &Store| (store.queue_range("orders", QUEUE).unwrap(), store.query("orders", "k", 64).unwrap().len());
+    assert_eq!(seen(&bench.read_only()), ((8, 9), 1));
+    for _ in 0..2 {
+        let store = bench.open();
+        assert_eq!(seen(&store), ((8, 9), 1));
+        store.close().unwrap();
+    }
+}
+
 /// A broker that lost the end of a queue's file reuses its queue offsets. The file says which record has an offset.
 #[test]
 fn a_number_that_a_broker_gave_twice_is_the_record_that_its_queue_file_names() {
