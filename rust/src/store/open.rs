@@ -193,7 +193,7 @@ fn appender(opening: &Opening, log: &Arc<CommitLog>, settings: &Settings, newest
 }
 
 impl Shared {
-    /// Ends a writer's opening: adds missing ops, syncs, writes the progress and admits readers.
+    /// Ends a writer's opening: adds missing ops, syncs, admits readers and writes the progress.
     fn begin_writing(&self, unnamed: &[u64]) -> Result<()> {
         let mut inner = self.inner.lock();
         self.take_reserve(&mut inner)?;
@@ -201,9 +201,6 @@ impl Shared {
         drop(inner);
         let end = self.log.appended();
         self.wait_durable(end)?;
-        // Needed even if the snapshot reaches the end, because a crash may have come between the two writes. Only
-        // changes are written.
-        self.write_progress()?;
         if let Some(published) = self.readers.page() {
             published.set_appended(PhysicalOffset(end));
             published.set_durable(PhysicalOffset(end));
@@ -217,7 +214,10 @@ impl Shared {
             }
             published.end_change();
         }
-        Ok(())
+        // After the page of readers: they take transactions below the progress as ended, so the page must show the ends.
+        // Needed even if the snapshot reaches the end, because a crash may have come between the two writes. Only
+        // changes are written.
+        self.write_progress()
     }
 
     /// Reserves the space to end all pending transactions before the disk is full. If it is full already, sends report

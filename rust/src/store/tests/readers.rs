@@ -173,3 +173,33 @@ fn d1_a_close_on_a_full_disk_has_made_the_log_durable_first() {
     let later = Bench { memory: bench.memory.lose_power(|_| 0), ..bench };
     assert_eq!(bodies(&later.open(), "orders", 0).len(), 1);
 }
+
+/// A commit was written but not synced when its process was killed, and the next opening crashes at each call. A
+/// reader may see the commit or not, but never a transaction that is neither pending nor committed.
+#[test]
+fn a_reader_after_a_crashed_opening_sees_an_outcome_with_its_record() {
+    let bench = Bench::new(FlushDiskType::Sync);
+    let store = bench.open();
+    let sent = prepare(&store, b"paid");
+    bench.memory.fail_at(bench.memory.calls() + 2, FaultKind::Stop, true);
+    assert!(end(&store, &sent, EndKind::Commit).is_err());
+    let crashed = bench.killed();
+    drop(store);
+    let mut seen = [0, 0];
+    for call in 1.. {
+        let bench = crashed.killed();
+        bench.memory.fail_at(bench.memory.calls() + call, FaultKind::Stop, true);
+        let opened = Store::open_with(Arc::new(bench.memory.clone()), bench.clock.clone(), bench.options.clone());
+        let is_open = opened.is_ok();
+        for crash in [bench.killed(), Bench { memory: bench.memory.lose_power(|_| 0), ..bench }] {
+            let reader = crash.read_only();
+            let (pending, messages) = (pending(&reader).len(), bodies(&reader, "orders", 1).len());
+            assert_eq!(pending + messages, 1, "{pending} pending, {messages} messages after a crash in call {call}");
+            seen[messages] += 1;
+        }
+        if is_open {
+            break;
+        }
+    }
+    assert!(seen.into_iter().all(|times| times > 0), "{seen:?}");
+}
