@@ -180,7 +180,7 @@ impl Machine {
             let (stored_ms, own) = stored[&facts.newest.queue_offset];
             let Some(at) = self.history.half_at(facts.newest) else { return broken("T2", format!("{facts:?}")) };
             let half = &mut self.history.halves[at];
-            let kept = half.checks_kept.max(own)..=half.checks.max(own);
+            let kept = half.checks_kept.max(own)..=half.checks.max(half.checks_most).max(own);
             hold(kept.contains(&facts.checks), "T11", || format!("{facts:?}, {kept:?} checks were sent: {half:?}"))?;
             let age_ms = (wall_ms - stored_ms).max(0);
             let fits = facts.stored_age_ms == age_ms || half.foreign || (jumped && facts.stored_age_ms >= 0);
@@ -208,6 +208,7 @@ fn adopted(one: &FoundTransaction, before: &[Half], end: u64, now_ms: i64, origi
         reported: one.outcome.map(|outcome| (outcome, end)),
         running: false,
         checks: known.map_or(one.checks, |half| half.checks),
+        checks_most: known.map_or(one.checks, |half| half.checks_most.max(half.checks)),
         checks_kept: known.map_or(0, |half| half.checks_kept),
         immunity_ms: one.immunity_ms,
         stored_ms: now_ms,

@@ -62,6 +62,9 @@ pub struct Half {
     pub reported: Option<(Outcome, u64)>,
     pub running: bool,
     pub checks: u16,
+    /// The most checks that it ever had. Recovery may refuse a snapshot next to a broker's queue files, repair these, and
+    /// accept the snapshot the next time.
+    pub checks_most: u16,
     /// Checks that a clean close has stored.
     pub checks_kept: u16,
     pub immunity_ms: Option<i64>,

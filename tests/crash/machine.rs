@@ -359,6 +359,7 @@ impl Machine {
             reported: None,
             running: *owner != 0,
             checks: 0,
+            checks_most: 0,
             checks_kept: 0,
             immunity_ms: immunity.then_some(IMMUNITY_S * 1_000),
             stored_ms: self.clock.monotonic_ms(),
@@ -414,6 +415,7 @@ impl Machine {
             reported: None,
             running: false,
             checks: 0,
+            checks_most: 0,
             checks_kept: 0,
             stored_ms: self.clock.monotonic_ms(),
             due_ms: self.clock.monotonic_ms() + before.immunity_ms.unwrap_or(TIMEOUT_MS),
@@ -642,6 +644,7 @@ impl Machine {
                         asked: Vec::new(),
                         reported: None,
                         checks: 0,
+                        checks_most: 0,
                         checks_kept: 0,
                         ..before
                     });
@@ -661,6 +664,7 @@ impl Machine {
                     reported: None,
                     running: false,
                     checks: 0,
+                    checks_most: 0,
                     checks_kept: 0,
                     stored_ms: now_ms,
                     due_ms: now_ms + before.immunity_ms.unwrap_or(TIMEOUT_MS),

@@ -51,6 +51,7 @@ pub struct FoundTransaction {
     pub topic: String,
     pub body: Vec<u8>,
     pub immunity_ms: Option<i64>,
+    /// The most that a copy has.
     pub checks: u16,
     /// When its newest copy was stored.
     pub stored_ms: i64,
@@ -325,7 +326,9 @@ impl<'a> Look<'a> {
                 let foreign = one.first().physical_offset < self.expected.broker_end;
                 hold(foreign, "L1", || format!("nobody sent the half {half:?}"))?;
             }
-            found.transactions.push(found_transaction(one, half, known));
+            // A torn copy of a broker may have lost its number of checks.
+            let checks = one.halves.iter().map(|number| HalfFacts::of(&self.log[*number]).checks).max().unwrap_or(0);
+            found.transactions.push(found_transaction(one, half, known, checks));
         }
         for (number, view) in self.log.iter().enumerate() {
             let ends = view.transaction_type() == TransactionType::Commit || view.topic == DISCARD_TOPIC;
@@ -534,7 +537,7 @@ impl<'a> Look<'a> {
     }
 }
 
-fn found_transaction(one: &Transaction, half: &RecordView<'_>, known: Option<usize>) -> FoundTransaction {
+fn found_transaction(one: &Transaction, half: &RecordView<'_>, known: Option<usize>, checks: u16) -> FoundTransaction {
     let facts = HalfFacts::of(half);
     FoundTransaction {
         copies: one.copies.clone(),
@@ -545,7 +548,7 @@ fn found_transaction(one: &Transaction, half: &RecordView<'_>, known: Option<usi
         topic: facts.real_topic.to_owned(),
         body: half.body.to_vec(),
         immunity_ms: facts.immunity_ms,
-        checks: facts.checks,
+        checks,
         stored_ms: half.store_timestamp.0,
     }
 }
