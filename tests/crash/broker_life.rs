@@ -172,7 +172,7 @@ impl Life<'_> {
         self.put("abort", 0, b"1", 1);
         self.flush_file("abort");
         loop {
-            for _ in 0..1 + self.broker.chance.index(14) {
+            for _ in 0..=self.broker.chance.index(14) {
                 self.step(count);
             }
             match self.broker.chance.below(4) {

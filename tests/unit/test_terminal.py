@@ -29,7 +29,7 @@ SCRIPTS = sysconfig.get_path("scripts")
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     options = {**SMALL, "flush_consumer_offset_interval": 0.05, "transaction_check_interval": 3600}
-    # A screen has 110 columns, and no path may push a figure out of its line.
+    # A screen has 110 columns, and no path may push the numbers out of their line.
     directory = tmp_path / ("long-" * 20)
     directory.mkdir()
     with txstore.open(directory / "orders.store", **options) as broker:
