@@ -68,13 +68,12 @@ def _when_there(path: str) -> EmbeddedBroker:
 
 
 def follow(voice: Voice, arguments: dict[str, Any]) -> None:
-    """Reads for some seconds, whatever happens to the writer, and reports how much it saw in the end."""
+    """Reads until the file `stop` is there, whatever happens to the writer, and reports how much it saw in the end."""
     with _when_there(arguments["path"]) as broker:
-        # The time counts from here: on a busy machine the store may be created late.
-        until = time.monotonic() + arguments["seconds"]
+        stop = Path(arguments["stop"])
         voice.ready()
         follower, rounds = Follower(broker), 0
-        while time.monotonic() < until:
+        while rounds == 0 or not stop.exists():
             follower.look()
             if rounds % 20 == 0:
                 follower.transactions()

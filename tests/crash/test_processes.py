@@ -4,7 +4,7 @@ A second writer is refused with the first one's process id. Readers in other pro
 while the writer works, is killed, and recovers: what they see never goes back and is never incomplete. A fork of a
 process with an open store gets an error, also one that was made in the middle of a send or a flush, and its parent
 continues. The lock is the one that RocketMQ takes: the first byte of `lock`, by POSIX rules.
-`TXSTORE_PROCESSES_SECONDS` sets how long readers read.
+`TXSTORE_PROCESSES_SECONDS` sets the number of writers that readers live through: four for each second.
 """
 
 from __future__ import annotations
@@ -172,11 +172,13 @@ def test_reader_opened_before_the_log_has_a_file_gets_an_error(tmp_path: Path) -
 def test_D1_readers_see_every_moment_of_a_writer_that_is_killed_and_recovers(
     zygote: Zygote, tmp_path: Path, flush_disk_type: str
 ) -> None:
-    luck, path, told = chance(), tmp_path / "store", Told()
+    luck, path, stop, told = chance(), tmp_path / "store", tmp_path / "stop", Told()
     with Zygote("txstore", "tests.crash.processes") as first, Zygote("txstore", "tests.crash.processes") as second:
         readers = (first, second)
         for reader in readers:
-            reader.begin("tests.crash.processes:follow", {"path": str(path), "seconds": SECONDS}, limit=SECONDS + 60.0)
+            reader.begin(
+                "tests.crash.processes:follow", {"path": str(path), "stop": str(stop)}, limit=10 * SECONDS + 60.0
+            )
         for _ in steps(f"writers that are read, {flush_disk_type}", int(SECONDS / LIVES_SECONDS)):
             arguments = {"path": str(path), "options": options(flush_disk_type), "seed": luck.randrange(1 << 30)}
             arguments["threads"] = luck.randrange(1, 3)
@@ -184,6 +186,7 @@ def test_D1_readers_see_every_moment_of_a_writer_that_is_killed_and_recovers(
             life = zygote.run("tests.crash.workload:work", arguments, kill_after=after)
             assert life.status == -9, life
             told.hear(life.words)
+        stop.touch()
         for reader in readers:
             life = reader.finish()
             assert (life.status, life.hung) == (0, False), life
