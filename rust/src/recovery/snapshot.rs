@@ -17,9 +17,10 @@ use crate::base::units::{QueueId, to_u64, to_usize};
 use crate::index::key_index::IndexMark;
 use crate::storage::config_file::replace_file;
 use crate::storage::{OpenMode, Storage};
+use crate::transaction::op_progress::OpProgress;
 use crate::transaction::outcome::DecidedHalves;
 use crate::transaction::pending::Pending;
-use crate::transaction::table::{Frozen, NewHalf, OpProgress, Table};
+use crate::transaction::table::{Frozen, NewHalf, Table};
 use crate::transaction::{HalfCopy, Identity};
 
 const PATH: &str = "txstore/snapshot";

@@ -26,6 +26,7 @@ mod pull;
 mod router;
 mod send;
 pub mod service;
+mod session;
 mod stream;
 pub mod tables;
 pub mod tls;

@@ -6,7 +6,8 @@
 
 use super::counters::Counters;
 use super::fields::Refusal;
-use super::service::{Service, Session, UpdateWaiting};
+use super::service::Service;
+use super::session::{Session, UpdateWaiting};
 use super::{end, offset, pull, send};
 use crate::remoting::codes::{Handler, RequestCode, request as codes, response};
 use crate::remoting::command::Command;

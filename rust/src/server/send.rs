@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::accounts::ACCESS_KEY;
 use super::fields::{Refusal, is_true, number, number_or, text};
-use super::service::{Service, Session, Use};
+use super::service::{Service, Use};
+use super::session::Session;
 use super::tables::TopicEntry;
 use super::traffic::Kind;
 use crate::base::names::{DEAD_LETTER_PREFIX, RETRY_PREFIX};

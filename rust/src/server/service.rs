@@ -4,10 +4,10 @@
 //! Out:    that, or the reason why the client is refused.
 //! Always: Python is asked only about new topics and producers, and about requests that only Python can decide.
 
-use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::access::{self, Denied, NamedOffset};
 use super::accounts::{Accounts, Need};
@@ -19,8 +19,8 @@ use super::durable::Durable;
 use super::event::{Answer, Event, Response};
 use super::fields::Refusal;
 use super::options::ServerOptions;
-use super::outbox::Outbox;
 use super::policy::Policy;
+use super::session::Session;
 use super::stream::Stream;
 use super::tables::{Tables, TopicEntry};
 use super::tls::{Tls, TlsOptions};
@@ -68,65 +68,6 @@ pub struct Service {
 pub(super) enum Use {
     Send,
     Read,
-}
-
-/// One client's connection, as request handlers see it.
-#[derive(Debug)]
-pub(super) struct Session {
-    pub(super) id: u64,
-    pub(super) address: String,
-    pub(super) born_host: SocketAddr,
-    pub(super) outbox: Outbox,
-    pub(super) account: Arc<Account>,
-    /// Ids of the live producers, by producer group and by the account that sent for the group.
-    producers: Mutex<HashMap<(String, Option<String>), u32>>,
-    /// Whether Python knows this connection, and so must be notified when it ends.
-    known: AtomicBool,
-    /// Whether a request of this connection was denied. Only the first one is logged, later ones are counted.
-    denied: AtomicBool,
-    /// The `opaque` of each request to the client that it has not answered.
-    asked: Mutex<HashSet<i32>>,
-    /// The number of offset updates that wait for Python.
-    pub(super) updates_waiting: AtomicUsize,
-}
-
-impl Session {
-    /// `peer` is the client's address, or `None` for a local client that connected through a file.
-    fn new(id: u64, peer: Option<SocketAddr>, account: Arc<Account>) -> Self {
-        Self {
-            id,
-            address: peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_string()),
-            born_host: peer.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)),
-            outbox: Outbox::new(Arc::clone(&account)),
-            account,
-            producers: Mutex::default(),
-            known: AtomicBool::new(false),
-            denied: AtomicBool::new(false),
-            asked: Mutex::default(),
-            updates_waiting: AtomicUsize::new(0),
-        }
-    }
-
-    /// Returns whether an offset update waits for Python. That older update would overwrite one made directly.
-    pub(super) fn has_updates_waiting(&self) -> bool {
-        self.updates_waiting.load(Relaxed) > 0
-    }
-}
-
-/// Counts a waiting offset update until dropped, even if its connection ends first.
-pub(super) struct UpdateWaiting<'a>(&'a AtomicUsize);
-
-impl<'a> UpdateWaiting<'a> {
-    pub(super) fn new(waiting: &'a AtomicUsize) -> Self {
-        waiting.fetch_add(1, Relaxed);
-        Self(waiting)
-    }
-}
-
-impl Drop for UpdateWaiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
 }
 
 impl Service {

@@ -19,6 +19,7 @@ pub mod counts;
 mod identity_map;
 mod offset_map;
 pub mod op;
+pub mod op_progress;
 pub mod outcome;
 pub mod pending;
 pub mod recent;

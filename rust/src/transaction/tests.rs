@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 
 use super::convert::half_properties;
 use super::op::{OP_PROPERTIES, REMOVE_TAG, fill_op_body, parse_op_body};
+use super::op_progress::OpProgress;
 use super::outcome::{DecidedHalves, Evidence, Op};
-use super::table::{NewHalf, OpProgress, Table};
+use super::table::{NewHalf, Table};
 use super::*;
 use crate::base::error::Outcome;
 use crate::base::options::PUT_BACK_ROOM;

@@ -1,4 +1,4 @@
-//! The story: many clients wait until their half messages are on disk. Meanwhile everything else on their connections
+//! Many clients wait until their half messages are on disk. Meanwhile everything else on their connections
 //! continues, and they share a sync.
 
 use std::io::{Read, Write};
