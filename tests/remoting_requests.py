@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from tests.frames import Response
-from txstore.remoting.codes import RequestCode
+from txstore._native import RequestCode
 
 __all__ = [
     "BACK", "BATCH", "BY_KEY", "CHECK", "CLUSTER", "COMMIT", "DELETE_TOPIC", "DIRECTLY", "END", "HEARTBEAT", "LOCK",

@@ -27,7 +27,7 @@ from tests.remoting_requests import (
 )
 from tests.unit.test_remoting_server import ANY
 from txstore import EmbeddedBroker, Server
-from txstore.remoting.codes import ResponseCode
+from txstore._native import ResponseCode
 
 OFFLINE, TIMEOUT, NOT_FOUND, INVALID = (
     ResponseCode.SYSTEM_ERROR,

@@ -47,8 +47,8 @@ from tests.remoting_requests import (
 from tests.unit.conftest import OpenStore
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, LocalTransactionState, Message, Server, ServerConfig, errors
+from txstore._native import ResponseCode
 from txstore.client.options import ConnectConfig
-from txstore.remoting.codes import ResponseCode
 from txstore.server.secrets import Account, Secrets, TlsFiles, parse_accounts
 from txstore.server.server import _warn
 

@@ -51,7 +51,7 @@ from tests.remoting_requests import (
 from tests.unit.conftest import SMALL, OpenStore
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, Server, ServerConfig, StoredMessage, errors
-from txstore.remoting.codes import RequestCode, ResponseCode
+from txstore._native import RequestCode, ResponseCode
 from txstore.server import server as server_module
 from txstore.server.queries import Queries
 from txstore.server.request import Reply, Request

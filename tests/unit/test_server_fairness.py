@@ -20,8 +20,7 @@ from tests.remoting_requests import END, HEARTBEAT, PULL, ROUTE, SEND_V2, UPDATE
 from tests.unit.conftest import OpenStore
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, Message, Server, ServerConfig
-from txstore._native import RemotingRequest
-from txstore.remoting.codes import ResponseCode
+from txstore._native import RemotingRequest, ResponseCode
 
 ONE_THREAD = ServerConfig(listen="127.0.0.1:0", name_server=None, io_threads=1)
 UNKNOWN_CODE = 9_999

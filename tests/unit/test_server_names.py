@@ -32,7 +32,7 @@ from tests.remoting_requests import (
 from tests.unit.conftest import OpenStore
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, Server, ServerConfig
-from txstore.remoting.codes import ResponseCode
+from txstore._native import ResponseCode
 
 ANY = ServerConfig(listen="127.0.0.1:0", name_server=None)
 NO_PERMISSION, NO_TOPIC, NO_GROUP, INVALID, WAITS_IN_VAIN = (

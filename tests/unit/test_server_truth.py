@@ -30,7 +30,7 @@ from tests.remoting_requests import (
     sending,
 )
 from txstore import EmbeddedBroker, Server, ServerConfig, errors
-from txstore.remoting.codes import ResponseCode
+from txstore._native import ResponseCode
 
 ANY = ServerConfig(listen="127.0.0.1:0", name_server=None)
 ILLEGAL, INVALID, NOT_FOUND = ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID_PARAMETER, ResponseCode.QUERY_NOT_FOUND

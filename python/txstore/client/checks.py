@@ -12,7 +12,7 @@ import logging
 import time
 from dataclasses import dataclass
 
-from txstore._native import RemotingCommand, StoredMessage, decode_records
+from txstore._native import RemotingCommand, RequestCode, ResponseCode, StoredMessage, decode_records
 from txstore.client.client import Client
 from txstore.client.connection import Connection
 from txstore.client.sending import Sending, end_fields
@@ -20,7 +20,7 @@ from txstore.errors import ProtocolError, TxStoreError
 from txstore.interface import ProducerMember
 from txstore.listener import Checker
 from txstore.message import HalfMessage, LocalTransactionState
-from txstore.remoting.codes import RequestCode, ResponseCode, refusal
+from txstore.remoting.refusals import refusal
 from txstore.transactions.answer import answer_of
 from txstore.transactions.pool import Pool, Result
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-from txstore._native import TEMPLATE_TOPIC, RemotingCommand, unique_id
+from txstore._native import TEMPLATE_TOPIC, RemotingCommand, RequestCode, ResponseCode, unique_id
 from txstore.client.arrivals import Arrivals
 from txstore.client.connection import Connection
 from txstore.client.connections import Connections
@@ -28,7 +28,7 @@ from txstore.errors import (
 )
 from txstore.message import MessageModel, retry_topic
 from txstore.producer.registry import Producers
-from txstore.remoting.codes import RequestCode, ResponseCode, refusal
+from txstore.remoting.refusals import refusal
 
 __all__ = ["Client"]
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from txstore._native import RemotingCommand
+from txstore._native import RemotingCommand, RequestCode, ResponseCode
 from txstore.client.client import Client
 from txstore.client.connection import Connection
 from txstore.client.heartbeat import offset_group, offset_name, subscription
@@ -22,7 +22,6 @@ from txstore.client.route import Queue
 from txstore.errors import TxStoreError
 from txstore.interface import ConsumerMember
 from txstore.message import retry_topic
-from txstore.remoting.codes import RequestCode, ResponseCode
 
 __all__ = ["ConsumerRunningInfo"]
 

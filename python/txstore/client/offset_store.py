@@ -9,12 +9,12 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from txstore._native import StoredMessage
+from txstore._native import RequestCode, ResponseCode, StoredMessage
 from txstore.client.client import Client
 from txstore.client.offsets import Acknowledged, Offsets
 from txstore.errors import BrokerRefusedError, TxStoreError
 from txstore.message import ReceivedMessage
-from txstore.remoting.codes import RequestCode, ResponseCode, refusal
+from txstore.remoting.refusals import refusal
 
 __all__ = ["OffsetStore"]
 

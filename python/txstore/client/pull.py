@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from txstore._native import RemotingCommand, StoredMessage, decode_records
+from txstore._native import RemotingCommand, RequestCode, ResponseCode, StoredMessage, decode_records
 from txstore.client.client import Client
 from txstore.client.heartbeat import expression
 from txstore.errors import OffsetTooOldError, ProtocolError, TxStoreError
-from txstore.remoting.codes import RequestCode, ResponseCode, refusal
+from txstore.remoting.refusals import refusal
 
 __all__ = ["Puller", "QueueReader"]
 

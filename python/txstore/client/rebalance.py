@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from txstore._native import RemotingCommand
+from txstore._native import RemotingCommand, RequestCode, ResponseCode
 from txstore.client.client import Client
 from txstore.client.connection import Connection
 from txstore.client.route import Queue
@@ -21,7 +21,6 @@ from txstore.consumer.allocation import allocate_averagely
 from txstore.errors import TxStoreError
 from txstore.interface import ConsumerMember
 from txstore.message import MessageModel
-from txstore.remoting.codes import RequestCode, ResponseCode
 
 __all__ = ["Rebalance", "is_clustering"]
 

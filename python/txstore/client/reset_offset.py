@@ -10,13 +10,12 @@ import logging
 import re
 from collections.abc import Iterator
 
-from txstore._native import RemotingCommand
+from txstore._native import RemotingCommand, RequestCode
 from txstore.client.client import Client
 from txstore.client.connection import Connection
 from txstore.client.offsets import Offsets
 from txstore.client.route import Queue
 from txstore.errors import ProtocolError
-from txstore.remoting.codes import RequestCode
 
 __all__ = ["ResetOffset", "parse_offset_table"]
 

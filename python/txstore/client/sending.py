@@ -18,6 +18,8 @@ from txstore._native import (
     TEMPLATE_TOPIC,
     Message,
     RemotingCommand,
+    RequestCode,
+    ResponseCode,
     allow_end_again,
     batch_body,
     properties_text,
@@ -46,7 +48,7 @@ from txstore.message import (
     TransactionState,
     transaction_id_of,
 )
-from txstore.remoting.codes import RequestCode, ResponseCode, refusal
+from txstore.remoting.refusals import refusal
 
 __all__ = ["EndedHalf", "RemoteEnd", "RemoteSent", "Sending", "end_fields"]
 

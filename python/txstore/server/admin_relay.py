@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from txstore._native import ClientAnswer
+from txstore._native import ClientAnswer, RequestCode, ResponseCode
 from txstore.broker import EmbeddedBroker
-from txstore.remoting.codes import RequestCode, ResponseCode
 from txstore.server.clients import Clients
 from txstore.server.request import (
     Refused,

@@ -12,12 +12,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from txstore._native import NewProducer, is_system_topic, validate_group, validate_topic
+from txstore._native import NewProducer, RequestCode, ResponseCode, is_system_topic, validate_group, validate_topic
 from txstore.broker import EmbeddedBroker
 from txstore.errors import InvalidNameError, InvalidOptionError
 from txstore.listener import Checker, parse_tags
 from txstore.message import HalfMessage, LocalTransactionState, TransactionMessage
-from txstore.remoting.codes import RequestCode, ResponseCode
 from txstore.server.request import (
     OK,
     Refused,

@@ -5,9 +5,8 @@ Out:    routes with this broker as the only one. `perm` says whether a topic can
 Always: if sending may create topics, TBW102 has a route, which clients use for unknown topics.
 """
 
-from txstore._native import TEMPLATE_TOPIC, is_system_topic
+from txstore._native import TEMPLATE_TOPIC, ResponseCode, is_system_topic
 from txstore.broker import EmbeddedBroker
-from txstore.remoting.codes import ResponseCode
 from txstore.server.request import Refused, Reply, Request, json_of, text
 
 __all__ = ["Routes"]

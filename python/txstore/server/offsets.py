@@ -7,10 +7,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from txstore._native import RETRY_PREFIX, is_system_topic, validate_group
+from txstore._native import RETRY_PREFIX, RequestCode, ResponseCode, is_system_topic, validate_group
 from txstore.broker import EmbeddedBroker
 from txstore.message import ConsumeFromWhere, is_retry_progress, utc
-from txstore.remoting.codes import RequestCode, ResponseCode
 from txstore.server.clients import Clients
 from txstore.server.request import (
     OK,

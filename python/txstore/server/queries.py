@@ -4,9 +4,8 @@ Out:    whole records as stored.
 Always: no messages of system topics, except discarded transactions by their offset.
 """
 
-from txstore._native import StoredMessage
+from txstore._native import ResponseCode, StoredMessage
 from txstore.broker import EmbeddedBroker
-from txstore.remoting.codes import ResponseCode
 from txstore.server.request import Refused, Reply, Request, client_message, number, text
 
 __all__ = ["Queries"]

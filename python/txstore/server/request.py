@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from txstore._native import DISCARD_TOPIC, Store, StoredMessage, is_system_topic
+from txstore._native import DISCARD_TOPIC, ResponseCode, Store, StoredMessage, is_system_topic
 from txstore._native import RemotingRequest as Request
 from txstore.errors import (
     DiskFullError,
@@ -26,7 +26,6 @@ from txstore.errors import (
     TransactionNotFoundError,
     TxStoreError,
 )
-from txstore.remoting.codes import ResponseCode
 
 __all__ = [
     "OK",

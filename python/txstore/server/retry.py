@@ -5,10 +5,9 @@ Out:    a delayed copy or a dead letter of the message; a pending transaction.
 Always: the rules are those of the broker for embedded consumers.
 """
 
-from txstore._native import DISCARD_TOPIC, validate_group
+from txstore._native import DISCARD_TOPIC, ResponseCode, validate_group
 from txstore.broker import EmbeddedBroker
 from txstore.message import dead_letter_topic
-from txstore.remoting.codes import ResponseCode
 from txstore.server.request import OK, Refused, Reply, Request, client_message, number, offset_of, text
 
 __all__ = ["Retries"]

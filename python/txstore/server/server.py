@@ -30,14 +30,15 @@ from txstore._native import (
     NewProducer,
     RemotingRequest,
     RemotingServer,
+    RequestCode,
     RequestDenied,
+    ResponseCode,
     UnknownTopic,
 )
 from txstore.broker import EmbeddedBroker
 from txstore.broker import open as open_store
 from txstore.config import BrokerConfig, BrokerOptions
 from txstore.errors import InvalidOptionError, ReadOnlyError, StoreClosedError, StoreIOError, TxStoreError
-from txstore.remoting.codes import RequestCode, ResponseCode
 from txstore.server.admin_relay import AdminRelay
 from txstore.server.clients import Clients, GroupLimits
 from txstore.server.file_handles import connections_within_limit

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from txstore import _native
-from txstore._native import DEAD_LETTER_PREFIX, RETRY_PREFIX, UnknownTopic
+from txstore._native import DEAD_LETTER_PREFIX, RETRY_PREFIX, ResponseCode, UnknownTopic
 from txstore.broker import EmbeddedBroker
 from txstore.message import retry_topic
-from txstore.remoting.codes import ResponseCode
 from txstore.server.clients import Clients
 from txstore.server.offsets import queue_table
 from txstore.server.request import (

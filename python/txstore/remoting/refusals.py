@@ -4,7 +4,7 @@ In:     a response whose code is not SUCCESS.
 Out:    an exception that names the request and the broker, with a hint where there is one.
 """
 
-from txstore._native import RemotingCommand, RequestCode, ResponseCode
+from txstore._native import RemotingCommand, ResponseCode
 from txstore.errors import (
     BrokerBusyError,
     BrokerRefusedError,
@@ -14,8 +14,7 @@ from txstore.errors import (
     TxStoreError,
 )
 
-__all__ = ["RequestCode", "ResponseCode", "refusal"]
-
+__all__ = ["refusal"]
 
 _BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL)
 _NAMES = {int(code): code.name for code in ResponseCode}
