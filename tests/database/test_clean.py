@@ -116,18 +116,18 @@ def test_broker_cleans_by_itself(
     with txstore.open(tmp_path / "other", file_reserved_time=3600, transaction_check_interval=3600, **SMALL) as broker:
         producer = broker.transaction_producer("g", database=database)
         paid(kind, broker, database)
-        broker._clean_databases()
+        broker._cleaning.round()
         eventually(lambda: not broker._parts.pool.has(("clean", producer.number)))
         assert len(kind.outcomes()) == 1
         with _writing(kind) as execute:
             execute("UPDATE txstore_transactions SET created_ms = created_ms - 9000000 WHERE outcome = 'committed'")
-        broker._clean_databases()
+        broker._cleaning.round()
         eventually(lambda: kind.outcomes() == {})
         with _writing(kind) as execute:
             execute("DROP TABLE txstore_transactions")
         eventually(lambda: not broker._parts.pool.has(("clean", producer.number)))
         with caplog.at_level(logging.WARNING, "txstore.broker"):
-            broker._clean_databases()
+            broker._cleaning.round()
             eventually(lambda: "a database could not be cleaned" in caplog.text)
         assert not producer.closed
 
@@ -154,7 +154,7 @@ def test_oldest_pending_transaction_limits_the_cleaning(
 ) -> None:
     database = Seen()
     broker.transaction_producer("g", database=database)
-    broker._clean_databases()
+    broker._cleaning.round()
     eventually(lambda: len(database.before) == 1)
 
     class Old:
@@ -164,8 +164,8 @@ def test_oldest_pending_transaction_limits_the_cleaning(
             return [SimpleNamespace(stored_age_ms=100 * 3_600_000)]
 
     with monkeypatch.context() as patch:
-        patch.setattr(broker, "_store", Old())
-        broker._clean_databases()
+        patch.setattr(broker._cleaning, "_store", Old())
+        broker._cleaning.round()
     eventually(lambda: len(database.before) == 2)
     ages = [datetime.now(UTC) - before for before in database.before]
     assert [round(age / HOUR) for age in ages] == [72 + 1, 100 + 1]

@@ -29,6 +29,7 @@ from txstore._native import (
     WaitingHalf,
     validate_group,
 )
+from txstore.broker.database_cleaning import CLEAN_SECONDS, DatabaseCleaning
 from txstore.broker.delay import DELAYS_EVERY_SECONDS, Delays
 from txstore.broker.deletion import Deletion
 from txstore.broker.housekeeping import Housekeeping, Job
@@ -56,16 +57,14 @@ from txstore.message import (
     TransactionState,
     dead_letter_topic,
     retry_topic,
-    utc,
 )
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
-from txstore.producer.local_transaction import error_text
 from txstore.producer.registry import Producers
 from txstore.transactions.decision import Action, CheckRules
 from txstore.transactions.history import CheckHistory
 from txstore.transactions.pending import PendingTransaction
 from txstore.transactions.plan import Planner
-from txstore.transactions.pool import Pool, Result
+from txstore.transactions.pool import Pool
 from txstore.transactions.rounds import CheckRounds
 from txstore.transactions.trace import TransactionTrace
 from txstore.transactions.transactions import Outlook, Transactions
@@ -75,9 +74,6 @@ __all__ = ["EmbeddedBroker", "open"]
 _log = logging.getLogger("txstore.broker")
 _TOPICS_SECONDS = 5.0  # After a failed write. Otherwise the tables are written when their delay is over.
 _STOP_SECONDS = 60.0  # The longest housekeeping job is a snapshot.
-
-_CLEAN_SECONDS = 3600.0
-_CLOCKS_MS = 3_600_000  # The times in a database's rows come from the clocks of other processes.
 
 _Pending: TypeAlias = Literal["pending", TransactionState.PENDING]
 _Finished: TypeAlias = Literal[
@@ -208,7 +204,8 @@ class EmbeddedBroker(ConsumerGroups):
         self.pull: Pull = store.pull
         self.search_offset: Callable[[str, int, int], int] = store.search_offset
         self._time_limit = time_limit
-        self._time_ms = time_ms
+        kept_ms = milliseconds(config.file_reserved_time)
+        self._cleaning = DatabaseCleaning(store, self._producers, pool, kept_ms=kept_ms, time_ms=time_ms)
         self._parts = Parts(store, (topics, groups), housekeeping, pool, os.getpid())
         self._finalizer = weakref.finalize(self, close_abandoned, self._parts)
         if keeps_house:
@@ -628,23 +625,13 @@ class EmbeddedBroker(ConsumerGroups):
         house.add(
             "offsets", job(lambda broker: broker._store.write_offsets()), seconds["flush_consumer_offset_interval"]
         )
-        house.add("databases", job(lambda broker: broker._clean_databases()), _CLEAN_SECONDS)
+        house.add("databases", job(lambda broker: broker._cleaning.round()), CLEAN_SECONDS)
         house.add("snapshot", job(lambda broker: broker._store.snapshot()), seconds["snapshot_interval"])
         house.add("topics", job(lambda broker: broker._parts.write_tables()), _TOPICS_SECONDS)
         house.add("retention", job(lambda broker: broker._retention.round()), seconds["clean_resource_interval"])
         house.add("delays", job(lambda broker: broker._delays.deliver()), DELAYS_EVERY_SECONDS)
         house.start()
         house.wake("checks")
-
-    def _clean_databases(self) -> None:
-        """Has old rows of local transactions removed, but none of pending ones. In the pool, as a database can hang."""
-        oldest = self._store.halves_waiting(-1, 1)
-        age_ms = max([milliseconds(self._config.file_reserved_time), *(half.stored_age_ms for half in oldest)])
-        before = utc(self._time_ms() - age_ms - _CLOCKS_MS)
-        for producer in self._producers.all():
-            if isinstance(producer, TransactionProducer):
-                clean, number = functools.partial(producer.clean_database, before), producer.number
-                self._parts.pool.submit(number, ("clean", number), clean, done=_cleaned)
 
     def _log_opening(self) -> None:
         report = self._store.open_report
@@ -670,12 +657,6 @@ _PERIODS = (
 )
 
 
-def _cleaned(result: Result) -> None:
-    if result.error is not None:
-        reason = error_text(result.error)
-        _log.warning("a database could not be cleaned: %s", reason, extra={"reason": reason})
-
-
 def _outlook_of(planner: Planner) -> Callable[[WaitingHalf], Outlook]:
     """Returns a call that tells what a round would decide now."""
 
@@ -688,4 +669,4 @@ def _outlook_of(planner: Planner) -> Callable[[WaitingHalf], Outlook]:
 
 def _not_negative(option: str, value: int) -> None:
     if not 0 <= value < 2**63:
-        raise InvalidOptionError(f"{option} is out of range: {value!r}\nhint: 0 to 2**63 - 1", option=option)
+        raise InvalidOptionError(f"{option} must be between 0 and 2**63 - 1, got {value!r}", option=option)
