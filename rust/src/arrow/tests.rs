@@ -1,4 +1,4 @@
-//! The story: how a scan reads records that no correct client writes.
+//! How a scan reads records that no correct client writes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -242,7 +242,7 @@ mod modelled {
 
 #[cfg(all(test, any(debug_assertions, feature = "testing"), not(loom)))]
 mod tests {
-    //! The story: a lock that is taken against the order is a panic, also where no other thread happens to meet it.
+    //! A lock that is taken against the order is a panic, also where no other thread happens to meet it.
 
     use std::panic::{AssertUnwindSafe, catch_unwind};
 

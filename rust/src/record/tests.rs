@@ -215,7 +215,7 @@ fn an_empty_topic_is_illegal() {
 }
 
 #[test]
-fn a_crc_that_is_not_last_is_none() {
+fn a_crc_that_is_not_the_last_property_is_not_read() {
     let properties = b"__CRC32#\x010000000000\x02KEYS\x01a\x02";
     let bytes = encoded(&Draft { properties, ..draft() }, false);
     assert_eq!(view(&bytes, LENIENT).properties.0, properties);

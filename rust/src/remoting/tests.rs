@@ -1,4 +1,4 @@
-//! The story: any command can be decoded from its bytes, in pieces of any size, and any other bytes are a named error.
+//! Any command can be decoded from its bytes, in pieces of any size, and any other bytes are a named error.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! The story: one rule says where a log ends, and every caller gets the same answer.
+//! One rule says where a log ends, and every caller gets the same answer.
 
 #[cfg(feature = "arrow")]
 mod agreement;

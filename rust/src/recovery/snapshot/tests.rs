@@ -87,7 +87,7 @@ fn facts(table: &Table) -> Vec<String> {
 
 /// A snapshot of an older release is ignored without an error: the log is read from its beginning.
 #[test]
-fn of_another_version_it_is_none() {
+fn a_snapshot_of_another_version_is_not_read() {
     let mut bytes = snapshot(2).encode(&table(&[3, 4]).freeze(), 0);
     bytes[8] = 1;
     assert!(Snapshot::decode(&bytes).is_none());
@@ -112,7 +112,7 @@ proptest! {
     }
 
     #[test]
-    fn with_a_flipped_bit_it_is_none(states in proptest::collection::vec(any::<u8>(), 0..30), bit in any::<prop::sample::Index>()) {
+    fn a_snapshot_with_a_flipped_bit_is_not_read(states in proptest::collection::vec(any::<u8>(), 0..30), bit in any::<prop::sample::Index>()) {
         let mut bytes = snapshot(2).encode(&table(&states).freeze(), 0);
         let bit = bit.index(bytes.len() * 8);
         bytes[bit / 8] ^= 1 << (bit % 8);
@@ -126,7 +126,7 @@ proptest! {
 }
 
 #[test]
-fn cut_anywhere_it_is_none() {
+fn a_snapshot_cut_anywhere_is_not_read() {
     let bytes = snapshot(3).encode(&table(&[3, 4, 5, 9, 1]).freeze(), 0);
     let memory = Memory::new();
     for length in 0..bytes.len() {

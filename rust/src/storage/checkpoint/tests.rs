@@ -25,7 +25,7 @@ fn what_is_stored_is_loaded() {
 }
 
 #[test]
-fn a_short_file_is_none() {
+fn a_short_file_is_read_as_no_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let disk = Disk::open(dir.path()).unwrap();
     let file = disk.open("checkpoint", OpenMode::Create).unwrap();

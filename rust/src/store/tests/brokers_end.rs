@@ -1,4 +1,4 @@
-//! The story: a store that a broker wrote ends where that broker's log ends. Bytes that the broker left after its end
+//! A store that a broker wrote ends where that broker's log ends. Bytes that the broker left after its end
 //! are not a message, and a missing message is an error.
 
 use super::*;

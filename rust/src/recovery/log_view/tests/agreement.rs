@@ -1,4 +1,4 @@
-//! The story: recovery, the Arrow scan and repair read the same damaged log and report the same: where it ends, what is
+//! Recovery, the Arrow scan and repair read the same damaged log and report the same: where it ends, what is
 //! damaged, and at which byte.
 //!
 //! The logs are random: sessions of txstore and of a broker, closed or killed, then damaged. `TXSTORE_DAMAGED_LOGS`
