@@ -207,7 +207,7 @@ class StoredMessage:
     def sys_flag(self) -> int:
         """RocketMQ's flags of the record: compression, the kind of transaction, IPv6 addresses."""
     @property
-    def transaction_type(self) -> str:
+    def transaction_type(self) -> Literal["none", "prepared", "commit", "rollback"]:
         """'none', 'prepared', 'commit' or 'rollback'; 'prepared' for every record of the half topic."""
     @property
     def born_timestamp(self) -> datetime:

@@ -51,7 +51,9 @@ def as_timedelta(value: Duration, option: str) -> timedelta:
     try:
         return timedelta(seconds=value)
     except (OverflowError, ValueError) as error:
-        raise InvalidOptionError(f"option {option}: {value!r} seconds is out of range", option=option) from error
+        raise InvalidOptionError(
+            f"option {option}: must be a shorter duration, got {value!r} seconds", option=option
+        ) from error
 
 
 def milliseconds(value: Duration) -> int:
@@ -267,7 +269,7 @@ def _invalid(option: str, what: str) -> InvalidOptionError:
 
 def _check_range(option: str, value: timedelta, low: timedelta, high: timedelta) -> None:
     if not low <= value <= high:
-        raise _invalid(option, f"{value} is out of range\nhint: {low} to {high}")
+        raise _invalid(option, f"must be between {low} and {high}, got {value}")
 
 
 def _check_number(option: str, value: object, low: int, high: int) -> None:
@@ -277,7 +279,7 @@ def _check_number(option: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, kinds):
         raise _invalid(option, f"expected a number, got {value!r}\nhint: {low} to {high}")
     if not low <= value <= high:
-        raise _invalid(option, f"{value} is out of range\nhint: {low} to {high}")
+        raise _invalid(option, f"must be between {low} and {high}, got {value}")
 
 
 def _check_type(option: str, value: object, kind: type, wanted: str) -> None:
@@ -296,4 +298,4 @@ def _flush_disk_type(option: str, value: object) -> FlushDiskType:
     try:
         return FlushDiskType(str(value))
     except ValueError:
-        raise _invalid(option, f"expected ASYNC_FLUSH or SYNC_FLUSH, got {value!r}") from None
+        raise _invalid(option, f"must be ASYNC_FLUSH or SYNC_FLUSH, got {value!r}") from None

@@ -58,7 +58,7 @@ def test_fake_broker_delays_by_its_clock() -> None:
 
 @pytest.mark.parametrize("level", [-1, 19])
 def test_invalid_delay_level_is_refused(level: int) -> None:
-    with pytest.raises(InvalidMessageError, match="delay level"):
+    with pytest.raises(InvalidMessageError, match=f"delay_level must be between 0 and 18, got {level}$"):
         Message("t", b"x", delay_level=level)
 
 

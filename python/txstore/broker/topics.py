@@ -221,7 +221,7 @@ class Topics(_Table):
             has = self._count(topic, "writeQueueNums")
             count = queues if queues is not None else has or self._queues_default
             if not 1 <= count <= _QUEUES_MAX:
-                raise InvalidOptionError(f"queues {count!r} is out of range\nhint: 1 to {_QUEUES_MAX}", option="queues")
+                raise InvalidOptionError(f"queues must be between 1 and {_QUEUES_MAX}, got {count!r}", option="queues")
             if count < has:
                 raise InvalidOptionError(
                     f"topic {topic} has {has} queues; {count} would hide messages", option="queues"

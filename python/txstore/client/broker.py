@@ -371,7 +371,7 @@ class RemoteBroker:
             raise InvalidNameError(f"{topic} is a system topic: no group has offsets in it")
         if not 0 <= queue_offset < 2**63:
             raise InvalidOptionError(
-                f"queue_offset {queue_offset!r} is out of range\nhint: 0 to 2**63 - 1", option="queue_offset"
+                f"queue_offset must be between 0 and 2**63 - 1, got {queue_offset!r}", option="queue_offset"
             )
         self._session.offsets.set(topic, group, queue_id, queue_offset)
 

@@ -143,7 +143,7 @@ class ConsumerGroups:
         _must_not_be_system_topic(topic)
         if not 0 <= queue_offset < 2**63:
             raise InvalidOptionError(
-                f"queue_offset {queue_offset!r} is out of range\nhint: 0 to 2**63 - 1", option="queue_offset"
+                f"queue_offset must be between 0 and 2**63 - 1, got {queue_offset!r}", option="queue_offset"
             )
         self._progress.set_offset(topic, group, queue_id, queue_offset)
 

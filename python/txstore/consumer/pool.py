@@ -66,9 +66,7 @@ class HandlerPool:
                 f"handler must be callable, got {handler!r}\nhint: a function that takes the message", option="handler"
             )
         if threads.__class__ is not int or not 1 <= threads <= _THREADS_MAX:
-            raise InvalidOptionError(
-                f"threads is out of range: {threads!r}\nhint: 1 to {_THREADS_MAX}", option="threads"
-            )
+            raise InvalidOptionError(f"threads must be between 1 and {_THREADS_MAX}, got {threads!r}", option="threads")
         self._owner = owner
         self._handler: Callable[[ReceivedMessage], Any] = handler
         self._threads = threads

@@ -146,7 +146,7 @@ class SqlAlchemyHandle(_Base):
 
     async def run(self, statement: Statement, **values: object) -> tuple[int, str | None]:
         connection = self._connection()
-        # SQLAlchemy has begun the transaction; bypassing it for this statement saves half of its time.
+        # The transaction is already begun. The driver's own cursor takes half as long as SQLAlchemy for this statement.
         if self._begun is not None and connection.dialect.driver == "pysqlite":
             return _on_sqlite(connection, statement, values)
         sql = _driver_sql(connection, statement)

@@ -57,7 +57,7 @@ class TlsFiles:
             raise InvalidOptionError(f"tls must be enforcing or permissive, got {mode!r}", option="tls")
         if not 0 < handshake_seconds <= 3600:
             raise InvalidOptionError(
-                f"tls_handshake_timeout {handshake_seconds!r} is out of range\nhint: in seconds, up to 3600",
+                f"tls_handshake_timeout must be more than 0 and at most 3600 seconds, got {handshake_seconds!r}",
                 option="tls_handshake_timeout",
             )
         if certificate is None or key is None:

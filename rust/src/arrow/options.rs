@@ -121,7 +121,7 @@ impl ScanOptions {
     /// Checks every range.
     pub fn check(&self) -> Result<()> {
         let within = |option: &str, value: usize, max: usize, unit: &str| {
-            let what = || format!("{value} is not within 1 to {max} {unit}");
+            let what = || format!("must be between 1 and {max} {unit}, got {value}");
             if (1..=max).contains(&value) { Ok(()) } else { Err(invalid(option, what())) }
         };
         within("batch_rows", self.batch_rows, BATCH_ROWS_MAX, "rows")?;

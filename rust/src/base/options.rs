@@ -18,6 +18,17 @@ pub enum FlushDiskType {
     Sync,
 }
 
+impl FlushDiskType {
+    /// Returns the type with RocketMQ's name, `None` if there is none.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "ASYNC_FLUSH" => Some(Self::Async),
+            "SYNC_FLUSH" => Some(Self::Sync),
+            _ => None,
+        }
+    }
+}
+
 /// RocketMQ's `mappedFileSizeCommitLog`, in bytes.
 pub const COMMIT_LOG_FILE_SIZE: u64 = 1 << 30;
 /// RocketMQ's `mappedFileSizeConsumeQueue`, in bytes: 300,000 entries.
@@ -93,11 +104,16 @@ impl Default for StoreOptions {
 }
 
 impl StoreOptions {
+    /// Returns whether readers and consumers see only what is durable.
+    pub const fn shows_only_durable(&self) -> bool {
+        matches!(self.flush_disk_type, FlushDiskType::Sync)
+    }
+
     /// Checks every range. A failure has no side effects.
     pub fn check(&self) -> Result<()> {
         let within = |option: &str, value: Option<u64>, least: u64, most: u64, unit: &str| match value {
             Some(value) if !(least..=most).contains(&value) => {
-                Err(invalid(option, format!("{value} is out of range\nhint: {least} to {most} {unit}")))
+                Err(invalid(option, format!("must be between {least} and {most} {unit}, got {value}")))
             }
             _ => Ok(()),
         };
@@ -113,25 +129,24 @@ impl StoreOptions {
             ("pending_transactions_max", self.pending_transactions_max),
         ] {
             if value == 0 {
-                return Err(invalid(option, "0 is out of range\nhint: at least 1".to_owned()));
+                return Err(invalid(option, "must be at least 1, got 0".to_owned()));
             }
         }
         if !(0..=i64::from(i32::MAX)).contains(&self.transaction_timeout_ms) {
             return Err(invalid(
                 "transaction_timeout",
-                format!("{} is not within 0 to {} ms", self.transaction_timeout_ms, i32::MAX),
+                format!("must be between 0 and {} ms, got {}", i32::MAX, self.transaction_timeout_ms),
             ));
         }
         if let Some(size) = queue.filter(|size| size % 20 != 0) {
-            let what =
-                format!("{size} bytes is not a multiple of the 20 bytes of an entry\nhint: use a multiple of 20");
+            let what = format!("must be a multiple of 20 bytes, the size of an entry, got {size}");
             return Err(invalid("mapped_file_size_consume_queue", what));
         }
         // An op message names at least one half: twenty digits and a comma.
         if !(32..=1 << 20).contains(&self.op_message_size_max) {
             return Err(invalid(
                 "transaction_op_msg_max_size",
-                format!("{} is not within 32 to 1048576 bytes", self.op_message_size_max),
+                format!("must be between 32 and 1048576 bytes, got {}", self.op_message_size_max),
             ));
         }
         Ok(())

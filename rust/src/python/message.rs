@@ -68,7 +68,6 @@ impl Message {
         let keys = keys.map(|keys| joined(py, keys)).transpose()?.unwrap_or_default();
         let own: Vec<(String, String)> = properties.map(pairs).transpose()?.unwrap_or_default();
         let own: Vec<(&str, &str)> = own.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let delay_level = u8::try_from(delay_level).unwrap_or(u8::MAX);
         let group = message_group.map(|group| group.to_str()).transpose()?;
         let (name, own_group) = (topic.to_str()?, message_group.map(|group| group.clone().unbind()));
         let parts = Parts { topic: name, tags, keys: &keys, properties: &own, flag, delay_level, message_group: group };
@@ -162,7 +161,7 @@ impl Message {
             keys: self.envelope.keys().unwrap_or_default(),
             properties: &own,
             flag: self.envelope.flag,
-            delay_level: u8::try_from(delay_level).unwrap_or(u8::MAX),
+            delay_level,
             message_group: self.text(SHARDING_KEY),
         };
         let envelope = Envelope::new(&parts).or_raise(py)?;

@@ -503,15 +503,13 @@ fn invalid(option: &str, what: String) -> Error {
 }
 
 fn flush_type(name: &str, option: &'static str) -> Result<FlushDiskType, Error> {
-    match name {
-        "ASYNC_FLUSH" => Ok(FlushDiskType::Async),
-        "SYNC_FLUSH" => Ok(FlushDiskType::Sync),
-        _ => Err(invalid(option, format!("expected ASYNC_FLUSH or SYNC_FLUSH, got {name:?}"))),
-    }
+    FlushDiskType::from_name(name)
+        .ok_or_else(|| invalid(option, format!("must be ASYNC_FLUSH or SYNC_FLUSH, got {name:?}")))
 }
 
 fn number<T: TryFrom<i128>>(value: i128, option: &str) -> Result<T, Error> {
-    T::try_from(value).map_err(|_| invalid(option, format!("{value} is out of range")))
+    T::try_from(value)
+        .map_err(|_| invalid(option, format!("must be a smaller number that is not negative, got {value}")))
 }
 
 fn size<T: TryFrom<i128>>(value: Option<i128>, option: &str) -> Result<Option<T>, Error> {
@@ -529,7 +527,7 @@ fn offset(value: i128, name: &str) -> Result<u64, Error> {
     u64::try_from(value)
         .ok()
         .filter(|offset| *offset <= u64::MAX >> 1)
-        .ok_or_else(|| invalid(name, format!("{value} is not within 0 to 9223372036854775807")))
+        .ok_or_else(|| invalid(name, format!("must be between 0 and 9223372036854775807, got {value}")))
 }
 
 fn half(half_queue_offset: i128, prepared_transaction_offset: i128) -> Result<HalfCopy, Error> {

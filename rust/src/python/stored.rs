@@ -75,7 +75,7 @@ impl StoredMessage {
     fn retry(&self, py: Python<'_>, delay_level: i32) -> PyResult<()> {
         if !(DEAD..=i32::from(DELAY_LEVEL_MAX)).contains(&delay_level) {
             let what = format!(
-                "{delay_level} is out of range\nhint: pass 1 to {DELAY_LEVEL_MAX}, 0 for a longer delay each time, or -1 for a dead letter"
+                "must be between -1 and {DELAY_LEVEL_MAX}, got {delay_level}\nhint: pass 1 to {DELAY_LEVEL_MAX}, 0 for a longer delay each time, or -1 for a dead letter"
             );
             return Err(Error::InvalidOption { option: "delay_level".into(), what }).or_raise(py);
         }

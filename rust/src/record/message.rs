@@ -88,7 +88,7 @@ pub struct Parts<'a> {
     /// The application's own flag.
     pub flag: i32,
     /// 0, or one of RocketMQ's delay levels.
-    pub delay_level: u8,
+    pub delay_level: i64,
     /// Messages of one group go to one queue.
     pub message_group: Option<&'a str>,
 }
@@ -116,12 +116,10 @@ impl Envelope {
 
     /// Checks and encodes a message whose topic was checked before.
     pub fn of(topic: Topic, parts: &Parts<'_>) -> Result<Self> {
-        if parts.delay_level > DELAY_LEVEL_MAX {
-            return Err(invalid(format!(
-                "delay level {} is out of range; allowed are 0 to {DELAY_LEVEL_MAX}",
-                parts.delay_level
-            )));
-        }
+        let delay_level = u8::try_from(parts.delay_level).ok().filter(|level| *level <= DELAY_LEVEL_MAX);
+        let delay_level = delay_level.ok_or_else(|| {
+            invalid(format!("delay_level must be between 0 and {DELAY_LEVEL_MAX}, got {}", parts.delay_level))
+        })?;
         let mut text = Vec::new();
         if !parts.keys.is_empty() {
             add(&mut text, KEYS, parts.keys)?;
@@ -132,8 +130,8 @@ impl Envelope {
             }
             add(&mut text, TAGS, tags)?;
         }
-        if parts.delay_level > 0 {
-            properties::push(&mut text, DELAY, &parts.delay_level.to_string());
+        if delay_level > 0 {
+            properties::push(&mut text, DELAY, &delay_level.to_string());
         }
         if let Some(group) = parts.message_group {
             add(&mut text, SHARDING_KEY, group)?;
@@ -160,7 +158,7 @@ impl Envelope {
             keys: Properties(&text).range_of(KEYS),
             properties: text,
             flag: parts.flag,
-            delay_level: parts.delay_level,
+            delay_level,
             origin: None,
         })
     }

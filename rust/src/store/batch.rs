@@ -304,7 +304,7 @@ impl<'a> Batch<'a> {
             appender.make_room(urgency).map_err(|error| shared.poison_on(error))?;
         }
         appender.write(shared.is_synced(*purpose)).map_err(|error| shared.poison_on(error))?;
-        if shared.options.flush_disk_type == FlushDiskType::Async || mutated(Mutant::VisibleBeforeSync) {
+        if !shared.options.shows_only_durable() || mutated(Mutant::VisibleBeforeSync) {
             shared.readers.publish_visible(shared.log.appended());
         }
         let dispatcher = &mut derived.dispatcher;

@@ -8,7 +8,6 @@ use std::sync::atomic::Ordering;
 
 use super::Shared;
 use crate::base::error::{Error, Result};
-use crate::base::options::FlushDiskType;
 use crate::base::sync::rank::BRIEF;
 use crate::base::sync::{AtomicBool, Mutex};
 use crate::storage::disk::close_in_child;
@@ -130,8 +129,7 @@ impl Shared {
         if let Error::StorePoisoned { why } = &error {
             self.commit.poison(why);
             self.lifecycle.poison();
-            let is_sync = self.options.flush_disk_type == FlushDiskType::Sync;
-            if let Some(published) = self.readers.page().filter(|_| is_sync) {
+            if let Some(published) = self.readers.page().filter(|_| self.options.shows_only_durable()) {
                 published.set_sync_failed(true);
             }
         }

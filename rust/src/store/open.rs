@@ -37,7 +37,7 @@ use crate::base::clock::Clock;
 use crate::base::error::{Error, Result};
 use crate::base::java;
 use crate::base::names::HALF_TOPIC;
-use crate::base::options::{FlushDiskType, StoreOptions};
+use crate::base::options::StoreOptions;
 use crate::base::sync::Mutex;
 use crate::base::units::{PhysicalOffset, TimestampMs, to_u64};
 use crate::index::delay::Moment;
@@ -187,7 +187,7 @@ fn assemble(
 
 /// Returns a writer's appender. A reader has none.
 fn appender(opening: &Opening, log: &Arc<CommitLog>, settings: &Settings, newest: TimestampMs) -> Option<Appender> {
-    let is_synced = opening.options.flush_disk_type == FlushDiskType::Sync;
+    let is_synced = opening.options.shows_only_durable();
     let is_writer = !opening.options.read_only;
     is_writer.then(|| Appender::new(Arc::clone(log), settings.append_prop_crc, is_synced, newest))
 }

@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 
 use super::{Shared, Store};
 use crate::base::error::Result;
-use crate::base::options::FlushDiskType;
 use crate::base::sync::rank::BRIEF;
 use crate::base::sync::{AtomicUsize, Condvar, Mutex, fence};
 use crate::base::units::PhysicalOffset;
@@ -100,10 +99,9 @@ impl Readers {
 impl Shared {
     /// Returns how far readers may read.
     pub(super) fn visible_end(&self) -> u64 {
-        match self.options.flush_disk_type {
-            FlushDiskType::Sync if !self.options.read_only => self.log.durable(),
-            _ => self.log.appended(),
-        }
+        // A reader's log ends where its writer shows it.
+        let ends_at_durable = self.options.shows_only_durable() && !self.options.read_only;
+        if ends_at_durable { self.log.durable() } else { self.log.appended() }
     }
 
     /// Waits until the log is durable up to `end`.
@@ -112,7 +110,7 @@ impl Shared {
             if let Some(published) = self.readers.page() {
                 published.set_durable(PhysicalOffset(durable));
             }
-            if self.options.flush_disk_type == FlushDiskType::Sync {
+            if self.options.shows_only_durable() {
                 self.readers.publish_visible(durable);
             }
         };

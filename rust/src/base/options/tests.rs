@@ -19,7 +19,7 @@ fn a_log_file_is_as_large_as_a_java_int_counts() {
     for size in [0, 4_095, 1 << 31, u64::MAX] {
         let (option, what) = with(size).unwrap();
         assert_eq!(option, "mapped_file_size_commit_log");
-        assert!(what.contains(&size.to_string()) && what.contains("4096 to 2147483647 bytes"), "{what}");
+        assert!(what.contains(&size.to_string()) && what.contains("between 4096 and 2147483647 bytes"), "{what}");
     }
 }
 
@@ -31,10 +31,10 @@ fn a_consume_queue_file_is_a_whole_number_of_entries_that_a_java_int_counts() {
     for size in [0, 2_147_483_647, 2_147_483_660, u64::MAX - u64::MAX % 20] {
         let (option, what) = with(size).unwrap();
         assert_eq!(option, "mapped_file_size_consume_queue");
-        assert!(what.contains(&size.to_string()) && what.contains("20 to 2147483640 bytes"), "{what}");
+        assert!(what.contains(&size.to_string()) && what.contains("between 20 and 2147483640 bytes"), "{what}");
     }
     let (_, what) = with(30).unwrap();
-    assert!(what.contains("30 ") && what.contains("a multiple of 20"), "{what}");
+    assert!(what.contains("got 30") && what.contains("a multiple of 20"), "{what}");
 }
 
 #[test]
@@ -44,13 +44,13 @@ fn an_index_file_is_as_large_as_a_java_int_counts() {
     for number in [0, u32::MAX] {
         let (option, what) = slots(number).unwrap();
         assert_eq!(option, "max_hash_slot_num");
-        assert!(what.contains(&number.to_string()) && what.contains("1 to "), "{what}");
+        assert!(what.contains(&number.to_string()) && what.contains("between 1 and "), "{what}");
     }
     let entries = |entries| refused(|options| options.max_index_num = Some(entries));
     assert_eq!(entries(20_000_000), None);
     for number in [0, 1, u32::MAX] {
         let (option, what) = entries(number).unwrap();
         assert_eq!(option, "max_index_num");
-        assert!(what.contains(&number.to_string()) && what.contains("2 to "), "{what}");
+        assert!(what.contains(&number.to_string()) && what.contains("between 2 and "), "{what}");
     }
 }

@@ -5,7 +5,7 @@ use crate::base::units::to_usize;
 
 const LEVEL_MS: i64 = 1_000;
 
-fn delayed(store: &Store, topic: &str, body: &[u8], delay_level: u8) -> Sent {
+fn delayed(store: &Store, topic: &str, body: &[u8], delay_level: i64) -> Sent {
     let parts = Parts { topic, keys: "k", tags: Some("t"), delay_level, ..Parts::default() };
     let envelope = Envelope::new(&parts).unwrap();
     store
