@@ -269,7 +269,11 @@ def _invalid(option: str, what: str) -> InvalidOptionError:
 
 def _check_range(option: str, value: timedelta, low: timedelta, high: timedelta) -> None:
     if not low <= value <= high:
-        raise _invalid(option, f"must be between {low} and {high}, got {value}")
+        raise _invalid(option, f"must be between {_text(low)} and {_text(high)}, got {_text(value)}")
+
+
+def _text(span: timedelta) -> str:
+    return f"{span.total_seconds():,.15g} s"
 
 
 def _check_number(option: str, value: object, low: int, high: int) -> None:

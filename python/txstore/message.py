@@ -7,6 +7,7 @@ Not here: validating a message (the engine does when it is created) and storing 
 """
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol, Self
@@ -35,6 +36,7 @@ __all__ = [
     "TransactionState",
     "dead_letter_topic",
     "is_retry_progress",
+    "known_names",
     "retry_group",
     "retry_topic",
     "utc",
@@ -434,3 +436,9 @@ def utc(timestamp_ms: int) -> datetime:
     except (OverflowError, ValueError, OSError):
         bound = datetime.max if timestamp_ms > 0 else datetime.min
         return bound.replace(tzinfo=UTC)
+
+
+def known_names(what: str, names: Iterable[str]) -> str:
+    """Returns a hint: "the topics are a, b", or "there are no topics". `what`: the plural."""
+    known = ", ".join(names)
+    return f"the {what} are {known}" if known else f"there are no {what}"

@@ -216,7 +216,7 @@ def test_top_prints_lines(run: Run, store: Path) -> None:
         (["tail", "STORE", "nope"], 2, "the topics are orders"),
         (["topic", "describe", "STORE", "RMQ_SYS_TRANS_HALF_TOPIC"], 2, "is a system topic"),
         (["topic", "create", "STORE", "two words"], 2, "allowed are"),
-        (["group", "describe", "STORE", "nope"], 2, "the groups are none"),
+        (["group", "describe", "STORE", "nope"], 2, "there are no groups"),
         (["message", "by-key", "STORE", "nope", "k"], 2, "the topics are orders"),
         (["message", "by-time", "STORE", "orders", "--from", "2026-13-01"], 2, "is not a time"),
         (["message", "get", "STORE"], 2, "ID"),

@@ -171,7 +171,7 @@ def test_queries_keep_a_reference_to_current_topics(broker: EmbeddedBroker) -> N
     """Queries ask for the topics each time, so a topic created later is known."""
     topics: list[str] = []
     queries = Queries(broker.store, lambda: topics)
-    with pytest.raises(InvalidNameError, match="the topics are none"):
+    with pytest.raises(InvalidNameError, match="there are no topics"):
         queries.must_know_topic("orders")
     topics.append("orders")
     queries.must_know_topic("orders")

@@ -19,7 +19,7 @@ from txstore.errors import (
     OffsetTooOldError,
     StoreCorruptError,
 )
-from txstore.message import is_retry_progress
+from txstore.message import is_retry_progress, known_names
 
 __all__ = ["Queries", "QueueExtent", "QueueRange", "TopicDescription", "must_be_positive", "must_not_be_system_topic"]
 
@@ -78,8 +78,7 @@ class Queries:
         must_not_be_system_topic(topic)
         validate_topic(topic)
         if topic not in self._known():
-            known = ", ".join(self._known()) or "none"
-            raise InvalidNameError(f"there is no topic {topic}\nhint: the topics are {known}")
+            raise InvalidNameError(f"there is no topic {topic}\nhint: {known_names('topics', self._known())}")
 
     def _known(self) -> Iterator[str]:
         """Yields configured topics, then those that only have messages, which takes longer to find out."""

@@ -19,6 +19,7 @@ from txstore import Message, SentMessage, errors
 from txstore.cli.arguments import AsJson, StorePath, TopicName, noun
 from txstore.cli.output import print_json
 from txstore.inspection.opening import writing_broker
+from txstore.message import known_names
 
 __all__ = ["app", "must_be_topic"]
 
@@ -79,7 +80,7 @@ def must_be_topic(known: list[str], path: str, topic: str) -> None:
     """Raises InvalidNameError for an unknown topic."""
     if topic not in known:
         raise errors.InvalidNameError(
-            f"there is no topic {topic}\nhint: the topics are {', '.join(known) or 'none'}; "
+            f"there is no topic {topic}\nhint: {known_names('topics', known)}; "
             f"`txstore topic create {path} {topic}` creates it"
         )
 

@@ -166,7 +166,7 @@ _NUMBERS: dict[str, tuple[int, int]] = {
 def _seconds(option: str, value: Duration) -> float:
     span = as_timedelta(value, option)
     if not timedelta(milliseconds=1) <= span <= _DAY:
-        raise _invalid(option, f"must be between 1 ms and 1 day, got {span}")
+        raise _invalid(option, f"must be between 1 ms and 1 day, got {span.total_seconds():g} s")
     return span.total_seconds()
 
 

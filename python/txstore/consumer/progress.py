@@ -21,6 +21,7 @@ from txstore.message import (
     SentMessage,
     dead_letter_topic,
     is_retry_progress,
+    known_names,
     retry_group,
     retry_topic,
 )
@@ -329,8 +330,8 @@ class ConsumerProgress:
         self._must_know_group(group)
         queue_ids = self._read_queues(topic)
         if not queue_ids:
-            known = ", ".join(sorted(self._topics())) or "none"
-            raise InvalidNameError(f"unknown topic {topic}\nhint: the topics are {known}")
+            known = known_names("topics", sorted(self._topics()))
+            raise InvalidNameError(f"unknown topic {topic}\nhint: {known}")
         if queue_id is not None:
             if queue_id not in queue_ids:
                 raise InvalidNameError(
@@ -370,7 +371,7 @@ class ConsumerProgress:
         validate_group(group)
         known = sorted(self._groups())
         if group not in known:
-            raise InvalidNameError(f"unknown consumer group {group}\nhint: the groups are {', '.join(known) or 'none'}")
+            raise InvalidNameError(f"unknown consumer group {group}\nhint: {known_names('groups', known)}")
 
 
 def _owners(topic: str, name: str) -> Iterator[str]:
