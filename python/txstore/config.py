@@ -17,7 +17,16 @@ from typing import Literal, TypeAlias, TypedDict
 
 from txstore.errors import InvalidOptionError
 
-__all__ = ["BrokerConfig", "BrokerOptions", "Duration", "FlushDisk", "FlushDiskType", "as_timedelta", "milliseconds"]
+__all__ = [
+    "BrokerConfig",
+    "BrokerOptions",
+    "Duration",
+    "FlushDisk",
+    "FlushDiskType",
+    "as_timedelta",
+    "milliseconds",
+    "must_not_be_negative",
+]
 
 Duration: TypeAlias = timedelta | float
 """A time span as a user may write it: a `timedelta`, or a number of seconds."""
@@ -60,6 +69,12 @@ def milliseconds(value: Duration) -> int:
     """Returns a duration in whole milliseconds."""
     span = value if isinstance(value, timedelta) else timedelta(seconds=value)
     return span // timedelta(milliseconds=1)
+
+
+def must_not_be_negative(option: str, value: int) -> None:
+    """Raises InvalidOptionError for an offset or a queue id that is negative, or larger than Java's long."""
+    if not 0 <= value < 2**63:
+        raise InvalidOptionError(f"{option} must be between 0 and 2**63 - 1, got {value!r}", option=option)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -37,7 +37,15 @@ from txstore.broker.lifetime import Parts, close_abandoned
 from txstore.broker.queries import Queries, QueueExtent, TopicDescription, must_be_positive, must_not_be_system_topic
 from txstore.broker.retention import Retention, RetentionRules, check_store_bytes_max
 from txstore.broker.topics import Groups, Topics
-from txstore.config import BrokerConfig, BrokerOptions, Duration, FlushDiskType, as_timedelta, milliseconds
+from txstore.config import (
+    BrokerConfig,
+    BrokerOptions,
+    Duration,
+    FlushDiskType,
+    as_timedelta,
+    milliseconds,
+    must_not_be_negative,
+)
 from txstore.consumer import ConsumerGroups
 from txstore.consumer.progress import ConsumerProgress
 from txstore.errors import (
@@ -460,8 +468,8 @@ class EmbeddedBroker(ConsumerGroups):
         topic), InvalidOptionError (a number out of range), OffsetTooOldError.
         """
         must_not_be_system_topic(topic)
-        _not_negative("queue_offset", queue_offset)
-        _not_negative("queue_id", queue_id)
+        must_not_be_negative("queue_offset", queue_offset)
+        must_not_be_negative("queue_id", queue_id)
         must_be_positive(max_messages)
         return self._store.read(topic, queue_id, queue_offset, max_messages, tags)
 
@@ -665,8 +673,3 @@ def _outlook_of(planner: Planner) -> Callable[[WaitingHalf], Outlook]:
         return Outlook(decision.look_again_in_ms if decision.action is Action.WAIT else 0, decision.why)
 
     return outlook
-
-
-def _not_negative(option: str, value: int) -> None:
-    if not 0 <= value < 2**63:
-        raise InvalidOptionError(f"{option} must be between 0 and 2**63 - 1, got {value!r}", option=option)

@@ -8,7 +8,7 @@ Not here: the explanation of a transaction (`txstore.TransactionTrace`).
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any, TypeAlias
 
 import typer
@@ -17,6 +17,7 @@ from txstore import TraceEvent, TransactionState, errors
 from txstore._native import EndResult, Store, TransactionRow, WaitingHalf
 from txstore.cli.arguments import AsJson, StorePath, noun
 from txstore.cli.output import age, paint_state, print_facts, print_json, print_table, printable, utc
+from txstore.config import milliseconds
 from txstore.inspection.opening import reading, reading_broker, writing
 from txstore.message import utc as from_ms
 
@@ -121,7 +122,7 @@ def row_facts(row: TransactionRow) -> dict[str, Any]:
 
 
 def _since_epoch_ms(time: datetime) -> int:
-    return (time - _EPOCH) // timedelta(milliseconds=1)
+    return milliseconds(time - _EPOCH)
 
 
 @app.command()
@@ -136,7 +137,8 @@ def show(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False
     if as_json:
         print_json(facts)
         return
-    times = {name: _cell(facts, name) for name in ("prepared", "ended")}
+    ended = None if row.ended_timestamp is None else utc(row.ended_timestamp)
+    times = {"prepared": utc(row.prepared_timestamp), "ended": ended}
     offsets = {"halves": [f"{q}@{c}" for q, c in row.halves], "finals": row.finals, "discards": row.discards}
     kept = {name: value for name, value in facts.items() if not name.endswith("_timestamp_ms")}
     print_facts({**kept, **times, **offsets, "ops": sorted(set(row.ops))})

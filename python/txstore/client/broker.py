@@ -28,11 +28,11 @@ from txstore.client.pull import Puller
 from txstore.client.rebalance import Rebalance, is_clustering
 from txstore.client.reset_offset import ResetOffset
 from txstore.client.sending import RemoteEnd, RemoteSent, Sending
+from txstore.config import must_not_be_negative
 from txstore.consumer import Consumer
 from txstore.errors import (
     EmbeddedOnlyError,
     InvalidNameError,
-    InvalidOptionError,
     StoreClosedError,
     TxStoreError,
 )
@@ -369,10 +369,7 @@ class RemoteBroker:
         self._must_be_open()
         if is_system_topic(topic):
             raise InvalidNameError(f"{topic} is a system topic: no group has offsets in it")
-        if not 0 <= queue_offset < 2**63:
-            raise InvalidOptionError(
-                f"queue_offset must be between 0 and 2**63 - 1, got {queue_offset!r}", option="queue_offset"
-            )
+        must_not_be_negative("queue_offset", queue_offset)
         self._session.offsets.set(topic, group, queue_id, queue_offset)
 
     def write_offsets(self) -> None:

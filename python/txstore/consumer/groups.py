@@ -11,11 +11,12 @@ from datetime import datetime
 from typing import cast
 
 from txstore._native import is_system_topic, validate_topic
+from txstore.config import must_not_be_negative
 from txstore.consumer.allocation import allocate_averagely
 from txstore.consumer.consumer import Consumer
 from txstore.consumer.members import Members
 from txstore.consumer.progress import ConsumerProgress, DeadLetter, GroupDescription, QueueLag
-from txstore.errors import InvalidNameError, InvalidOptionError
+from txstore.errors import InvalidNameError
 from txstore.interface import BrokerInterface, ConsumerMember
 from txstore.message import ConsumeFromWhere, MessageModel, ReceivedMessage, SentMessage
 
@@ -141,10 +142,7 @@ class ConsumerGroups:
         """Sets an offset, in memory at once and on disk soon. Raises InvalidOptionError outside the queue,
         InvalidNameError."""
         _must_not_be_system_topic(topic)
-        if not 0 <= queue_offset < 2**63:
-            raise InvalidOptionError(
-                f"queue_offset must be between 0 and 2**63 - 1, got {queue_offset!r}", option="queue_offset"
-            )
+        must_not_be_negative("queue_offset", queue_offset)
         self._progress.set_offset(topic, group, queue_id, queue_offset)
 
     # Provided by the broker

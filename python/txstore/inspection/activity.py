@@ -14,6 +14,7 @@ from typing import Any
 
 from txstore import EmbeddedBroker
 from txstore._native import is_system_topic
+from txstore.config import milliseconds
 
 __all__ = ["Sample", "rates", "sample"]
 
@@ -66,7 +67,7 @@ def sample(broker: EmbeddedBroker) -> Sample:
                 "transaction_id": one.transaction_id,
                 "topic": one.topic,
                 "producer_group": one.producer_group,
-                "age_ms": round(one.stored_age.total_seconds() * 1000),
+                "age_ms": milliseconds(one.stored_age),
                 "checks": one.checks,
             }
             for one in broker.transactions(limit=_OLDEST_ROWS)

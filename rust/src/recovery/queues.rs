@@ -108,7 +108,7 @@ impl Run<'_> {
         // A message that came after our deletion of the queue has a lower queue offset than the deleted ones.
         let is_later =
             |deleted: &DeletedQueue| view.queue_offset.0 < deleted.below && view.physical_offset.0 >= deleted.log_end;
-        if may_begin_again && self.our_deletion(view).is_some_and(is_later) {
+        if may_begin_again && self.settings.deletion_of(view.topic, view.queue_id).is_some_and(is_later) {
             self.derived.begun_again.insert(slot, view.physical_offset.0);
         }
         Ok(slot)
@@ -125,15 +125,9 @@ impl Run<'_> {
         })
     }
 
-    /// Returns how txstore deleted the record's queue.
-    fn our_deletion(&self, view: &RecordView<'_>) -> Option<&DeletedQueue> {
-        let is_its = |deleted: &&DeletedQueue| (&*deleted.topic, deleted.queue_id) == (view.topic, view.queue_id);
-        self.settings.deleted.iter().find(is_its)
-    }
-
     /// Returns whether txstore deleted the record and the queue's files up to this entry are gone.
     fn is_after_our_deletion(&self, view: &RecordView<'_>, queue_offset: u64, entry: Entry) -> bool {
-        self.our_deletion(view).is_some_and(|deleted| {
+        self.settings.deletion_of(view.topic, view.queue_id).is_some_and(|deleted| {
             (view.queue_offset.0 < deleted.below && view.physical_offset.0 < deleted.log_end)
                 && (queue_offset >= deleted.below && entry.physical_offset.0 >= deleted.log_end)
         })

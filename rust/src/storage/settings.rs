@@ -174,10 +174,14 @@ impl Settings {
         self.ranges.retain(|range| range.end != Some(range.start));
     }
 
+    /// Returns how txstore deleted a queue.
+    pub fn deletion_of(&self, topic: &str, queue_id: QueueId) -> Option<&DeletedQueue> {
+        self.deleted.iter().find(|queue| queue.topic == topic && queue.queue_id == queue_id)
+    }
+
     /// Returns the queue offset at which a deleted queue begins; 0 if it was not deleted.
     pub fn deleted_below(&self, topic: &str, queue_id: QueueId) -> u64 {
-        let is_it = |queue: &&DeletedQueue| queue.topic == topic && queue.queue_id == queue_id;
-        self.deleted.iter().find(is_it).map_or(0, |queue| queue.below)
+        self.deletion_of(topic, queue_id).map_or(0, |queue| queue.below)
     }
 
     /// Returns whether a record belongs to a topic that was deleted after the record was stored.
