@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import mmap
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -158,3 +160,29 @@ def test_memory_that_floods_left_in_the_heap_is_given_back(server: Server) -> No
         eventually(lambda: server.counters()["memory_uncounted"] < 32 << 20)
     finally:
         library.free(blocks[-1])
+
+
+def test_memory_that_is_not_counted_costs_small_clients_nothing(broker: EmbeddedBroker) -> None:
+    """When the process suddenly takes much memory, clients that hold much make room, and others stay."""
+    library = ctypes.CDLL(None)
+    library.mmap.restype = ctypes.c_void_p
+    library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    size = 512 * MIB
+    with Server(broker, replace(SMALL, memory_max=128 * MIB)) as server, contextlib.ExitStack() as stack:
+        bystander = stack.enter_context(connect(server))
+        assert bystander.call(SEND_V2, sending(), b"x").code == 0
+        for _ in range(40):
+            wire = stack.enter_context(connect(server))
+            wire.socket.sendall(struct.pack(">II", 8 * MIB, 100) + b"{" * MIB)
+        eventually(lambda: held(server) > 36 * MIB)
+        block = library.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+        try:
+            ctypes.memset(block, 1, size)
+            for _ in range(100):
+                assert bystander.call(SEND_V2, sending(), b"x" * 10_000).code == 0
+                time.sleep(0.002)
+            eventually(lambda: held(server) <= 32 * MIB)
+        finally:
+            library.munmap(block, size)
+        assert 0 < server.native.counters()["connections_over_budget"] < 40

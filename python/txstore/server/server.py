@@ -109,8 +109,8 @@ class ServerConfig:
     unread_timeout: float = 60.0
     """Seconds after which a connection is closed if its client reads nothing of the responses that wait for it."""
     memory_max: int = 512 << 20
-    """The most bytes of all clients together: incomplete frames, unread responses and waiting requests. A connection
-    that holds more than the others leave free of three quarters of it is closed."""
+    """The most bytes of all clients together: incomplete frames, unread responses and waiting requests. When they
+    hold more than three quarters of it, the connections that hold most are closed first."""
     tls_cert: str | os.PathLike[str] | None = None
     """A PEM file: the server's certificate, then those of its issuers. If given, TCP connections use TLS."""
     tls_key: str | os.PathLike[str] | None = None

@@ -1,15 +1,21 @@
-//! Limits the memory that clients may hold, in total and per connection.
+//! Limits the memory that clients may hold together.
 //!
 //! In:     bytes of buffers, of waiting answers and of waiting requests.
-//! Out:    whether a connection holds too much and must be closed.
+//! Out:    the connections that hold too much and must be closed.
 //! Always: the total stays below three quarters of the budget, and the more memory the process takes that is not counted
-//!         here, the less is left. A connection may hold as much as all connections leave free. So a single connection
-//!         may hold half of the three quarters, and a small connection is not closed.
+//!         here, the less is left. If clients hold more, those that hold most are closed first. So
+//!         a connection that holds little stays open, whatever others hold; it waits while memory of closed ones is freed.
+//! Not here: the closing (`service`).
 
-use std::sync::Arc;
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+
+use tokio::sync::Notify;
 
 use crate::base::clock::{Clock, SystemClock};
+use crate::base::sync::unmodelled::Mutex;
 use crate::storage::process::anonymous_bytes;
 
 /// Bytes that a waiting request takes besides its own.
@@ -22,19 +28,34 @@ const MEASURED_EVERY_MS: i64 = 50;
 #[derive(Debug)]
 pub(super) struct Budget {
     max: usize,
+    /// The bytes of connections that stay.
     held: AtomicUsize,
+    /// The bytes of connections that are being closed.
+    leaving: AtomicUsize,
     /// What the process had when the server started.
     before: usize,
     /// What it has taken since then besides what is counted: tables of names, copies in Python, the allocator's blocks.
     uncounted: AtomicUsize,
     measured_ms: AtomicI64,
+    /// The connections that are open or have left something that waits.
+    accounts: Mutex<HashMap<u64, Weak<Account>>>,
+    /// The connections that must be closed.
+    chosen: Mutex<Vec<u64>>,
+    some_chosen: Notify,
 }
 
 /// The memory of one connection.
 #[derive(Debug)]
 pub(super) struct Account {
+    connection: u64,
     budget: Arc<Budget>,
-    held: AtomicUsize,
+    holding: Mutex<Holding>,
+}
+
+#[derive(Debug, Default)]
+struct Holding {
+    bytes: usize,
+    is_leaving: bool,
 }
 
 /// A number of bytes that are held until this is dropped.
@@ -49,9 +70,13 @@ impl Budget {
         Arc::new(Self {
             max,
             held: AtomicUsize::new(0),
+            leaving: AtomicUsize::new(0),
             before: anonymous_bytes().unwrap_or(usize::MAX),
             uncounted: AtomicUsize::new(0),
             measured_ms: AtomicI64::new(SystemClock.monotonic_ms()),
+            accounts: Mutex::default(),
+            chosen: Mutex::default(),
+            some_chosen: Notify::new(),
         })
     }
 
@@ -59,6 +84,29 @@ impl Budget {
     pub(super) fn uncounted(&self) -> usize {
         self.measure();
         self.uncounted.load(Relaxed)
+    }
+
+    /// Returns the number of bytes held now, also by connections that are being closed.
+    pub(super) fn held(&self) -> usize {
+        self.held.load(Relaxed) + self.leaving.load(Relaxed)
+    }
+
+    /// Returns whether memory of closed connections must be freed before clients may hold more.
+    pub(super) fn is_full(&self) -> bool {
+        self.measure();
+        self.make_room();
+        self.held() > self.limit()
+    }
+
+    /// Waits until connections must be closed, and returns them.
+    pub(super) async fn chosen(&self) -> Vec<u64> {
+        loop {
+            let chosen = std::mem::take(&mut *self.chosen.lock());
+            if !chosen.is_empty() {
+                return chosen;
+            }
+            self.some_chosen.notified().await;
+        }
     }
 
     /// Returns how many bytes may be counted: what the uncounted memory leaves, from one to three quarters.
@@ -77,30 +125,76 @@ impl Budget {
         }
     }
 
-    /// Returns the number of bytes held now.
-    pub(super) fn held(&self) -> usize {
-        self.held.load(Relaxed)
+    /// If all hold more than the limit, chooses those that hold most until an eighth of it is free, so that the next
+    /// search is not soon.
+    fn make_room(&self) {
+        let is_too_much = || self.held.load(Relaxed) > self.limit();
+        if !is_too_much() {
+            return;
+        }
+        // Dropped after the lock is released, because the end of an account takes the lock.
+        let mut by_bytes: Vec<(usize, Arc<Account>)>;
+        let accounts = self.accounts.lock();
+        if !is_too_much() {
+            return;
+        }
+        by_bytes = accounts.values().filter_map(Weak::upgrade).map(|account| (account.bytes(), account)).collect();
+        by_bytes.sort_unstable_by_key(|(bytes, _)| Reverse(*bytes));
+        let enough = self.limit() / 8 * 7;
+        for (_, account) in &by_bytes {
+            if self.held.load(Relaxed) <= enough {
+                break;
+            }
+            if account.leave() {
+                self.chosen.lock().push(account.connection);
+            }
+        }
+        self.some_chosen.notify_one();
+        drop(accounts);
     }
 }
 
 impl Account {
     /// Creates the account of a new connection.
-    pub(super) fn new(budget: &Arc<Budget>) -> Arc<Self> {
-        Arc::new(Self { budget: Arc::clone(budget), held: AtomicUsize::new(0) })
+    pub(super) fn new(budget: &Arc<Budget>, connection: u64) -> Arc<Self> {
+        let account = Arc::new(Self { connection, budget: Arc::clone(budget), holding: Mutex::default() });
+        budget.accounts.lock().insert(connection, Arc::downgrade(&account));
+        account
     }
 
     /// Holds a number of bytes until the charge is dropped.
     pub(super) fn charge(self: &Arc<Self>, bytes: usize) -> Charge {
-        self.budget.held.fetch_add(bytes, Relaxed);
-        self.held.fetch_add(bytes, Relaxed);
-        Charge { account: Arc::clone(self), bytes }
+        let mut charge = Charge { account: Arc::clone(self), bytes: 0 };
+        charge.set(bytes);
+        charge
     }
 
     /// Returns whether the connection must be closed so that others have memory.
     pub(super) fn is_too_much(&self) -> bool {
-        // The free part also shrinks by what closed connections leave waiting, so reconnecting gains nothing.
         self.budget.measure();
-        self.held.load(Relaxed) > self.budget.limit().saturating_sub(self.budget.held())
+        self.budget.make_room();
+        self.holding.lock().is_leaving
+    }
+
+    fn bytes(&self) -> usize {
+        self.holding.lock().bytes
+    }
+
+    /// From now on counts the bytes among those of closed connections. Returns false if that is so already.
+    fn leave(&self) -> bool {
+        let mut holding = self.holding.lock();
+        if std::mem::replace(&mut holding.is_leaving, true) {
+            return false;
+        }
+        self.budget.held.fetch_sub(holding.bytes, Relaxed);
+        self.budget.leaving.fetch_add(holding.bytes, Relaxed);
+        true
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.budget.accounts.lock().remove(&self.connection);
     }
 }
 
@@ -108,12 +202,15 @@ impl Charge {
     /// Changes the number of bytes held.
     pub(super) fn set(&mut self, bytes: usize) {
         let before = std::mem::replace(&mut self.bytes, bytes);
+        let mut holding = self.account.holding.lock();
+        let budget = &self.account.budget;
+        let total = if holding.is_leaving { &budget.leaving } else { &budget.held };
         if bytes >= before {
-            self.account.budget.held.fetch_add(bytes - before, Relaxed);
-            self.account.held.fetch_add(bytes - before, Relaxed);
+            holding.bytes += bytes - before;
+            total.fetch_add(bytes - before, Relaxed);
         } else {
-            self.account.budget.held.fetch_sub(before - bytes, Relaxed);
-            self.account.held.fetch_sub(before - bytes, Relaxed);
+            holding.bytes -= before - bytes;
+            total.fetch_sub(before - bytes, Relaxed);
         }
     }
 }
@@ -128,44 +225,48 @@ impl Drop for Charge {
 mod tests {
     use super::*;
 
+    /// A budget whose uncounted memory is what a test sets.
+    fn budget(max: usize) -> Arc<Budget> {
+        let budget = Budget::new(max);
+        budget.measured_ms.store(i64::MAX, Relaxed);
+        budget
+    }
+
     #[test]
-    fn who_holds_more_than_is_free_goes() {
-        let budget = Budget::new(1_000);
-        let (large, small) = (Account::new(&budget), Account::new(&budget));
-        let mut much = large.charge(500);
-        let _little = small.charge(100);
-        assert!(large.is_too_much());
-        assert!(!small.is_too_much());
-        much.set(250);
+    fn the_largest_goes_when_another_wants_more() {
+        let budget = budget(1_000);
+        let (large, small) = (Account::new(&budget, 1), Account::new(&budget, 2));
+        let much = large.charge(700);
         assert!(!large.is_too_much(), "{budget:?}");
+        let _little = small.charge(100);
+        assert!(!small.is_too_much(), "{budget:?}");
+        assert!(large.is_too_much(), "{budget:?}");
+        assert_eq!(*budget.chosen.lock(), [1]);
+        assert_eq!(budget.held(), 800);
         drop(much);
         assert_eq!(budget.held(), 100);
     }
 
     #[test]
-    fn one_that_holds_much_stays_while_there_is_enough() {
-        let budget = Budget::new(1_000);
-        let alone = Account::new(&budget);
-        let _much = alone.charge(375);
-        assert!(!alone.is_too_much());
-    }
-
-    #[test]
     fn coming_again_gains_nothing() {
-        let budget = Budget::new(1_000_000);
+        let budget = budget(1_000_000);
         let mut waiting = Vec::new();
-        for _ in 0..100 {
-            let account = Account::new(&budget);
-            while !account.is_too_much() {
-                waiting.push(account.charge(1_000));
+        for connection in 0..100 {
+            let account = Account::new(&budget, connection);
+            for _ in 0..100 {
+                waiting.push((connection, account.charge(1_000)));
+                account.is_too_much();
+                // What closed connections left is dropped.
+                let chosen = std::mem::take(&mut *budget.chosen.lock());
+                waiting.retain(|(of, _)| !chosen.contains(of));
             }
         }
-        assert!(budget.held() < 1_000_000, "{budget:?}");
+        assert!(budget.held() <= 750_000, "{}", budget.held());
     }
 
     #[test]
     fn uncounted_memory_leaves_less() {
-        let budget = Budget::new(1_000);
+        let budget = budget(1_000);
         assert_eq!(budget.limit(), 750);
         for (uncounted, limit) in [(100, 750), (400, 600), (700, 300), (10_000, 250)] {
             budget.uncounted.store(uncounted, Relaxed);
@@ -174,17 +275,36 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_stays_below_the_budget() {
-        let budget = Budget::new(1_000_000);
-        let mut held = Vec::new();
-        let accounts: Vec<_> = (0..100).map(|_| Account::new(&budget)).collect();
-        for bytes in 1..2_000 {
-            for account in &accounts {
-                if !account.is_too_much() {
-                    held.push(account.charge(bytes));
-                }
+    fn uncounted_memory_costs_those_that_hold_most_first() {
+        let budget = budget(1_000);
+        let small = Account::new(&budget, 0);
+        let _little = small.charge(10);
+        let large: Vec<_> = (1..=4).map(|connection| Account::new(&budget, connection)).collect();
+        let _much: Vec<_> =
+            large.iter().zip([100, 105, 120, 140]).map(|(account, bytes)| account.charge(bytes)).collect();
+        assert!(!small.is_too_much(), "{budget:?}");
+        budget.uncounted.store(10_000, Relaxed);
+        assert!(!small.is_too_much(), "{budget:?}");
+        assert_eq!(*budget.chosen.lock(), [4, 3]);
+        let staying: Vec<_> = large.iter().map(|account| !account.is_too_much()).collect();
+        assert_eq!(staying, [true, true, false, false]);
+    }
+
+    #[test]
+    fn one_account_ends_while_another_looks_for_the_largest() {
+        let budget = budget(1_000);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let budget = &budget;
+                scope.spawn(move || {
+                    for turn in 0..2_000 {
+                        let account = Account::new(budget, thread * 10_000 + turn);
+                        let _charge = account.charge(400);
+                        account.is_too_much();
+                    }
+                });
             }
-        }
-        assert!(budget.held() < 1_000_000 + 100 * 2_000, "{budget:?}");
+        });
+        assert_eq!((budget.held(), budget.accounts.lock().len()), (0, 0));
     }
 }

@@ -11,6 +11,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::sync::watch;
@@ -35,6 +36,8 @@ const READ_BYTES: usize = 64 << 10;
 const READS_MAX: usize = 16;
 /// The maximum number of successive commands before other connections get their turn.
 const COMMANDS_MAX: usize = 64;
+/// How long nothing is read while the memory of closed connections is being freed.
+const FULL_PAUSE: Duration = Duration::from_millis(1);
 
 type Handling = Pin<Box<dyn Future<Output = Option<Command>> + Send>>;
 
@@ -107,6 +110,9 @@ impl Connection {
             };
             tokio::select! {
                 ready = self.stream.ready(interest), if !stops || left > 0 => match ready {
+                    Ok(ready) if ready.is_readable() && self.service.is_memory_full() => {
+                        tokio::time::sleep(FULL_PAUSE).await;
+                    }
                     Ok(ready) if ready.is_readable() && !stops => match self.read() {
                         // A socket that is never empty would keep its thread: waiting for readiness gives no turn to
                         // others.
@@ -144,7 +150,6 @@ impl Connection {
                         taken += self.take_whole()?;
                         self.buffer.set(self.reader.memory());
                         if self.session.account.is_too_much() {
-                            Counters::count(&self.service.counters.connections_over_budget);
                             return Err(End::Dropped);
                         }
                         if taken >= COMMANDS_MAX || self.session.outbox.is_full() {

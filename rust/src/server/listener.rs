@@ -58,6 +58,8 @@ impl Server {
             runtime.spawn(accept(Arc::clone(&service), listener, stopped.clone()));
         }
         runtime.spawn(beat(Arc::clone(&service), stopped));
+        let closing = Arc::clone(&service);
+        runtime.spawn(async move { closing.close_the_largest().await });
         let server =
             Self { service, addresses, stopping, runtime: Mutex::new(Some(runtime)), threads: Mutex::default() };
         server.spawn("txstore-arrivals", |service| Arc::clone(&service.arrivals).run(&service.store))?;

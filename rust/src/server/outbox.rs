@@ -40,6 +40,14 @@ struct Waiting {
     charge: Charge,
 }
 
+impl Waiting {
+    fn abandon(&mut self) {
+        self.overfull = true;
+        (self.bytes, self.written) = (Vec::new(), 0);
+        self.charge.set(0);
+    }
+}
+
 impl Outbox {
     pub(super) fn new(account: Arc<Account>) -> Self {
         let charge = account.charge(0);
@@ -69,16 +77,19 @@ impl Outbox {
         waiting.charge.set(bytes);
         let too_much = self.account.is_too_much();
         if too_much {
-            // The connection ends now. Other connections get the memory at once.
-            waiting.overfull = true;
-            (waiting.bytes, waiting.written) = (Vec::new(), 0);
-            waiting.charge.set(0);
+            waiting.abandon();
         }
         drop(waiting);
         if was_empty || too_much {
             self.changed.notify_one();
         }
         !too_much
+    }
+
+    /// Drops what waits and ends the connection, so that other connections get the memory at once.
+    pub(super) fn abandon(&self) {
+        self.waiting.lock().abandon();
+        self.changed.notify_one();
     }
 
     /// Writes as much as the socket accepts. Returns the minimum of bytes left, and whether the socket accepted some.

@@ -40,7 +40,7 @@ pub struct Entry {
     pub address: String,
     /// What happened.
     pub event: Event,
-    /// The memory of an event that no client waits for. Otherwise the connection counts it.
+    /// The memory of a request, which may wait longer than its connection lives. `None`: an event of the server's own.
     pub charge: Option<Charge>,
 }
 
@@ -65,11 +65,17 @@ struct State {
 
 impl Policy {
     /// Sends an event to Python and waits for the answer.
-    pub(super) async fn ask(&self, connection: u64, address: &str, event: Event) -> Result<Answer, Refusal> {
+    pub(super) async fn ask(
+        &self,
+        connection: u64,
+        address: &str,
+        event: Event,
+        charge: Option<Charge>,
+    ) -> Result<Answer, Refusal> {
         let (sender, receiver) = oneshot::channel();
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         let address = address.to_owned();
-        self.put(Entry { number, connection, address, event, charge: None }, Some(sender))?;
+        self.put(Entry { number, connection, address, event, charge }, Some(sender))?;
         receiver.await.map_err(|_| Refusal::new(response::SERVICE_NOT_AVAILABLE, "the server is stopping"))
     }
 
@@ -128,6 +134,18 @@ impl Policy {
         sender.is_some_and(|sender| sender.send(answer).is_ok())
     }
 
+    /// Drops the requests of a connection that is closed for holding too much. Its end is still told.
+    pub(super) fn forget(&self, connection: u64) {
+        let mut state = self.state.lock();
+        for entry in state.take(connection) {
+            if matches!(entry.event, Event::ConnectionClosed) {
+                state.push(connection, entry);
+            } else {
+                state.waiting.remove(&entry.number);
+            }
+        }
+    }
+
     /// Returns the number of waiting events.
     pub fn waiting(&self) -> usize {
         self.state.lock().length
@@ -154,6 +172,16 @@ impl State {
         own >= SHARE_MAX || (self.length >= WAITING_MAX && own >= SHARE_MIN)
     }
 
+    /// Removes the waiting events of a connection.
+    fn take(&mut self, connection: u64) -> VecDeque<Entry> {
+        let line = self.lines.remove(&connection).unwrap_or_default();
+        if !line.is_empty() {
+            self.turns.retain(|one| *one != connection);
+            self.length -= line.len();
+        }
+        line
+    }
+
     fn push(&mut self, connection: u64, entry: Entry) {
         let line = self.lines.entry(connection).or_default();
         if line.is_empty() {
@@ -175,5 +203,40 @@ impl State {
         }
         self.length -= 1;
         entry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+
+    use super::*;
+
+    fn topic(name: &str) -> Event {
+        Event::UnknownTopic { name: name.to_owned(), create: false }
+    }
+
+    #[test]
+    fn what_is_forgotten_keeps_nobody_waiting() {
+        let policy = Policy::default();
+        for (connection, name) in [(1, "a"), (2, "b"), (1, "c"), (3, "d"), (1, "e")] {
+            assert!(policy.tell(connection, "", topic(name), None).is_ok());
+        }
+        assert!(policy.tell(1, "", Event::ConnectionClosed, None).is_ok());
+        policy.forget(1);
+        policy.forget(4);
+        assert_eq!(policy.waiting(), 3);
+        let next = || policy.next(0).map(|entry| (entry.connection, matches!(entry.event, Event::ConnectionClosed)));
+        assert_eq!([next(), next(), next(), next()], [Some((2, false)), Some((3, false)), Some((1, true)), None]);
+    }
+
+    #[test]
+    fn who_waits_for_what_is_forgotten_is_told() {
+        let policy = Policy::default();
+        let mut asked = Box::pin(policy.ask(1, "", topic("a"), None));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(asked.as_mut().poll(&mut context).is_pending());
+        policy.forget(1);
+        assert!(matches!(asked.as_mut().poll(&mut context), std::task::Poll::Ready(Err(_))));
     }
 }

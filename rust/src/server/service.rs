@@ -147,7 +147,10 @@ impl Service {
     pub(super) async fn answer_of_python(&self, session: &Session, request: Command) -> Result<Command, Refusal> {
         let blank = request.response(response::SUCCESS, None);
         session.known.store(true, Relaxed);
-        Ok(match self.policy.ask(session.id, &session.address, Event::Request(request)).await? {
+        // The connection counts the request, too, but only until it ends.
+        let charge = session.account.charge(request.memory() + WAITING_COST);
+        let asked = self.policy.ask(session.id, &session.address, Event::Request(request), Some(charge));
+        Ok(match asked.await? {
             Answer::Response(Response { code, remark, ext_fields, body }) => {
                 Command { code, remark, ext_fields, body, ..blank }
             }
@@ -166,7 +169,7 @@ impl Service {
         }
         names::validate_topic(name)?;
         let asked = Event::UnknownTopic { name: name.to_owned(), create: wanted == Use::Send };
-        succeeded(self.policy.ask(session.id, &session.address, asked).await?)?;
+        succeeded(self.policy.ask(session.id, &session.address, asked, None).await?)?;
         // Many may have waited for the same topic. Skip the lookup if the client no longer reads.
         if !session.outbox.is_open() {
             return Err(Refusal::new(response::SYSTEM_BUSY, "the client does not read its answers"));
@@ -184,7 +187,7 @@ impl Service {
         names::validate_group(group)?;
         let asked = Event::NewProducer { group: group.to_owned(), account: account.map(str::to_owned) };
         session.known.store(true, Relaxed);
-        let number = succeeded(self.policy.ask(session.id, &session.address, asked).await?)?;
+        let number = succeeded(self.policy.ask(session.id, &session.address, asked, None).await?)?;
         session.producers.lock().insert(key, number);
         Ok(number)
     }
@@ -255,6 +258,25 @@ impl Service {
         }
     }
 
+    /// Returns whether memory of closed connections must be freed before anything more is read.
+    pub(super) fn is_memory_full(&self) -> bool {
+        self.budget.is_full()
+    }
+
+    /// Closes the connections that hold too much memory, with all that waits for them. Never returns.
+    pub(super) async fn close_the_largest(&self) {
+        loop {
+            for connection in self.budget.chosen().await {
+                Counters::count(&self.counters.connections_over_budget);
+                let session = self.sessions.lock().get(&connection).cloned();
+                if let Some(session) = session {
+                    session.outbox.abandon();
+                }
+                self.policy.forget(connection);
+            }
+        }
+    }
+
     /// Closes a connection.
     pub fn close_connection(&self, connection: u64) {
         if let Some(session) = self.sessions.lock().get(&connection) {
@@ -271,7 +293,7 @@ impl Service {
         Counters::count(&self.counters.connections_accepted);
         self.counters.connections.fetch_add(1, Relaxed);
         let id = self.next_session.fetch_add(1, Relaxed) + 1;
-        let session = Arc::new(Session::new(id, stream.peer(), Account::new(&self.budget)));
+        let session = Arc::new(Session::new(id, stream.peer(), Account::new(&self.budget, id)));
         sessions.insert(id, Arc::clone(&session));
         Some(session)
     }
