@@ -114,6 +114,7 @@ WAIT, ASK, DISCARD = Action.WAIT, Action.ASK, Action.DISCARD
 def test_decide(facts: Facts, producers: int, action: Action, look_again_in_ms: int) -> None:
     decision = decide(facts, RULES, producers=producers, group="g")
     assert (decision.action, decision.look_again_in_ms) == (action, look_again_in_ms)
+    assert decision.no_producer is (action is WAIT and producers == 0)
     assert decision.why
 
 
@@ -129,12 +130,77 @@ def test_T11_waiting_without_a_producer_is_reported() -> None:
     assert "not counted" in decision.why
 
 
+@pytest.mark.parametrize(
+    ("timeout_ms", "interval_ms", "look_again_in_ms"),
+    [
+        pytest.param(0, 30_000, 100, id="no timeout: not more often than every 100 ms"),
+        pytest.param(101, 30_000, 101, id="the timeout"),
+        pytest.param(60_000, 30_000, 30_000, id="at most an interval"),
+        pytest.param(0, 20, 20, id="an interval shorter than 100 ms"),
+        pytest.param(0, 0, 1, id="never at once, which would be a busy loop"),
+    ],
+)
+def test_running_transaction_is_looked_at_again(timeout_ms: int, interval_ms: int, look_again_in_ms: int) -> None:
+    rules = replace(RULES, transaction_timeout_ms=timeout_ms, transaction_check_interval_ms=interval_ms)
+    decision = decide(Facts(running=True), rules, producers=1)
+    assert (decision.action, decision.look_again_in_ms) == (WAIT, look_again_in_ms)
+
+
+@pytest.mark.parametrize("interval_ms", [1, 1_000, 30_000, 300_000, 600_000, 3_600_000])
+@pytest.mark.parametrize("checks", [0, 1, 2, 10_000])
+def test_interval_without_back_off_is_exact(interval_ms: int, checks: int) -> None:
+    """The general formula uses logarithms, and its rounding would make 1,000 ms 999 ms."""
+    assert replace(RULES, transaction_check_interval_ms=interval_ms).interval_after_ms(checks) == interval_ms
+
+
+@pytest.mark.parametrize("back_off", [1.0, 2.0])
+def test_interval_is_never_zero(back_off: float) -> None:
+    rules = replace(RULES, transaction_check_interval_ms=0, transaction_check_back_off=back_off)
+    assert [rules.interval_after_ms(checks) for checks in (0, 1)] == [1, 1]
+
+
 def test_back_off_makes_each_interval_longer_up_to_the_retention() -> None:
     rules = replace(RULES, transaction_check_back_off=2.0)
     assert [round(rules.interval_after_ms(checks) / 30_000) for checks in (1, 2, 3, 4)] == [1, 2, 4, 8]
     assert rules.interval_after_ms(100_000) <= RULES.file_reserved_time_ms
     facts = Facts(age_ms=10**6, checks=3, last_check_age_ms=60_000)
     assert decide(facts, rules, producers=1).action is WAIT
+
+
+def test_back_off_counts_the_check_that_is_sent_now() -> None:
+    rules = replace(RULES, transaction_check_back_off=2.0)
+    decision = decide(Facts(age_ms=10**6, checks=2, last_check_age_ms=10**6), rules, producers=1)
+    assert decision == (ASK, rules.interval_after_ms(3), "due for check 3", False)
+    assert rules.interval_after_ms(3) > rules.interval_after_ms(2)
+
+
+def test_back_off_ends_with_the_retention_time() -> None:
+    rules = replace(RULES, transaction_check_back_off=10.0)
+    waits = [
+        decide(Facts(stored_age_ms=RETAINED + too_old_ms, checks=5, last_check_age_ms=0), rules, producers=1)
+        for too_old_ms in (-100_000, 0, 1)
+    ]
+    assert [(wait.action, wait.look_again_in_ms) for wait in waits] == [(WAIT, 100_001), (WAIT, 30_000), (WAIT, 30_000)]
+    no_interval = replace(rules, transaction_check_interval_ms=0)
+    facts = Facts(stored_age_ms=RETAINED + 1, checks=5, last_check_age_ms=0)
+    assert decide(facts, no_interval, producers=1).look_again_in_ms == 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        pytest.param(Facts(running=True), "its local transaction still runs", id="running"),
+        pytest.param(Facts(), "first checked after 6000 ms", id="fresh"),
+        pytest.param(Facts(immunity_ms=70), "the message's own immunity time is 70 ms", id="immune"),
+        pytest.param(
+            Facts(immunity_ms=70, checks=2, last_check_age_ms=0),
+            "check 2 was sent and did not end it; the next check follows",
+            id="checked",
+        ),
+    ],
+)
+def test_reason_says_what_a_transaction_waits_for(facts: Facts, why: str) -> None:
+    assert decide(facts, RULES, producers=1).why == why
 
 
 ages = st.integers(0, 10**12)
@@ -251,6 +317,13 @@ def test_decision_about_all_is_the_decision_about_each(
         pytest.param([Facts(age_ms=6_000), Facts(age_ms=90_000)], 1, ASK, id="all are due"),
         pytest.param([Facts(age_ms=6_000), Facts(age_ms=90_000)], 0, WAIT, id="all wait for a producer"),
         pytest.param([Facts(running=True), Facts(running=True, age_ms=10**9)], 1, WAIT, id="all still run"),
+        pytest.param([Facts(checks=1, last_check_age_ms=30_000 * n) for n in (1, 2)], 1, ASK, id="all were checked"),
+        pytest.param(
+            [Facts(stored_age_ms=RETAINED, checks=1, last_check_age_ms=30_000 * n) for n in (1, 2)],
+            1,
+            ASK,
+            id="all were checked and are nearly too old",
+        ),
         pytest.param([Facts(age_ms=5_999), Facts(age_ms=6_000)], 1, None, id="one is too young"),
         pytest.param([Facts(), Facts(age_ms=1)], 1, None, id="they wait differently"),
         pytest.param([Facts(age_ms=6_000), Facts(age_ms=6_000, stored_age_ms=10**10)], 1, ASK, id="some are too old"),
