@@ -92,6 +92,10 @@ pub enum Step {
         files: usize,
         keep_unread: bool,
     },
+    /// Sends until the disk is full, then ends all pending transactions.
+    FillDisk {
+        kind: EndKind,
+    },
     /// Deletes a topic's messages, while their records stay.
     Delete {
         topic: usize,
@@ -152,6 +156,8 @@ pub struct Machine {
     pub fault: Option<u64>,
     /// Whether readers look at the store while the log is synced.
     pub peeks: bool,
+    /// Whether a full disk explains errors.
+    pub fills_disk: bool,
     pub ends: u64,
     /// The number of removed log files.
     pub expired: u64,
@@ -172,7 +178,19 @@ impl Machine {
         history: History,
     ) -> Self {
         let storage = Arc::new(Watched::new(memory.clone(), shadow, Arc::clone(&clock), &options));
-        Self { memory, storage, clock, options, history, store: None, fault: None, peeks: false, ends: 0, expired: 0 }
+        Self {
+            memory,
+            storage,
+            clock,
+            options,
+            history,
+            store: None,
+            fault: None,
+            peeks: false,
+            fills_disk: false,
+            ends: 0,
+            expired: 0,
+        }
     }
 
     pub fn try_open(&self) -> Result<Store> {
@@ -194,7 +212,8 @@ impl Machine {
     }
 
     fn failed<T>(&self, error: &Error) -> Held<Option<T>> {
-        hold(self.is_faulty(), "P3", || format!("an error that nothing explains: {error:?}"))?;
+        let is_full = self.fills_disk && matches!(error, Error::DiskFull { .. });
+        hold(is_full || self.is_faulty(), "P3", || format!("an error that nothing explains: {error:?}"))?;
         Ok(None)
     }
 
@@ -265,6 +284,7 @@ impl Machine {
                 Ok(())
             }
             Step::Expire { files, keep_unread } => self.expire(store, *files, *keep_unread),
+            Step::FillDisk { kind } => self.fill_disk(store, *kind),
             Step::Delete { topic } => self.delete(store, TOPICS[*topic]),
             Step::Close => self.close(store),
             Step::Open | Step::Pass { .. } | Step::Jump { .. } => Ok(()),
@@ -316,7 +336,7 @@ impl Machine {
         Ok(())
     }
 
-    fn send(&mut self, store: &Store, topic: usize, queue: i32, messages: usize, size: usize) -> Held {
+    pub fn send(&mut self, store: &Store, topic: usize, queue: i32, messages: usize, size: usize) -> Held {
         let name = TOPICS[topic];
         let parts = Parts { topic: name, keys: "k1 k2", tags: Some("t"), ..Parts::default() };
         let envelope = Envelope::new(&parts).unwrap();

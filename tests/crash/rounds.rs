@@ -104,6 +104,31 @@ impl Machine {
         gone.iter().filter(|half| !half.foreign).take(3).try_for_each(|half| self.ends_of_gone(store, half))
     }
 
+    /// Sends until the disk is full. Checks P2: every pending transaction can end then, and sends return with the space.
+    pub fn fill_disk(&mut self, store: &Store, kind: EndKind) -> Held {
+        self.memory.leave_space(0);
+        let ended = self.end_all_on_a_full_disk(store, kind);
+        self.memory.leave_space(u64::MAX);
+        self.fills_disk = false;
+        ended?;
+        self.send(store, 0, 0, 1, 90)
+    }
+
+    fn end_all_on_a_full_disk(&mut self, store: &Store, kind: EndKind) -> Held {
+        self.fills_disk = true;
+        loop {
+            self.send(store, 0, 0, 1, 90)?;
+            if self.history.messages.values().next_back().is_none_or(|sent| sent.physical_offset.is_none()) {
+                break;
+            }
+        }
+        self.fills_disk = false;
+        let is_pending = |half: &Half| half.reported.is_none() && !half.copies.is_empty() && !half.foreign;
+        let pending: Vec<usize> =
+            (0..self.history.halves.len()).filter(|at| is_pending(&self.history.halves[*at])).collect();
+        pending.into_iter().try_for_each(|at| self.end_half(store, at, &self.end_of(at, 0, kind)))
+    }
+
     /// Deletes a topic: its queues are empty and continue at their ends, after an acknowledgement also after any crash.
     pub fn delete(&mut self, store: &Store, topic: &str) -> Held {
         let ends = [0, 1].map(|queue| (queue, store.queue_range(topic, QueueId(queue)).unwrap().1));

@@ -105,7 +105,7 @@ fn decider(chance: &mut Chance) -> Decider {
 
 pub fn step(chance: &mut Chance) -> Step {
     let (topic, queue, which) = (chance.index(2), chance.index(2) as i32, chance.index(1 << 20));
-    match chance.below(70) {
+    match chance.below(71) {
         0..=8 => {
             let messages = chance.pick(&[1, 1, 2, 4]);
             Step::Send { topic, queue, messages, size: chance.pick(&SIZES[..6]) }
@@ -143,6 +143,7 @@ pub fn step(chance: &mut Chance) -> Step {
         60 => Step::Close,
         64..=67 => Step::Expire { files: 1 + chance.index(6), keep_unread: !chance.one_in(3) },
         68 => Step::Delete { topic },
+        70 => Step::FillDisk { kind: kind(chance) },
         69 => Step::BorrowId { which },
         61..=62 => Step::Pass { ms: chance.pick(&[10, 7_000, 31_000, 100_000]) },
         _ => Step::Jump { ms: chance.pick(&[3_600_000, -3_600_000, 86_400_000, -86_400_000, 5_000, -5_000]) },
