@@ -96,6 +96,50 @@ pub(crate) enum Mutant {
     ForgedPropertiesKept,
     /// Another message with the id of a pending half is that half.
     AnotherMessageJoins,
+    /// A resend with another body of the same CRC is a transaction of its own.
+    EqualCrcIsAnother,
+    /// A half queue offset that was passed over counts as committed.
+    GapsAreCommitted,
+    /// A reader keeps the log files that it has open, whatever writers come and go.
+    FilesNeverOpenedAgain,
+    /// A reader looks for the writer's page only when it opens.
+    PageSoughtOnce,
+    /// A reader that finds no record below the published end waits for one.
+    DamageIsNotYet,
+    /// A lock is closed, but not unlocked.
+    ClosedNotUnlocked,
+    /// A forked child keeps its copies of its parent's locks.
+    ChildKeepsLocks,
+    /// The page of readers is written through a map on every file system.
+    MappedEverywhere,
+    /// A batch that a full disk refused, and whose bytes it does not let clear, stops the store.
+    FullDiskPoisons,
+    /// A reader compares the queues with their files after each record.
+    SettledEachRecord,
+    /// An entry that retention removed while it was read is damage.
+    RemovedIsDamaged,
+    /// A reader opens once, whatever writers started or stopped meanwhile.
+    OpenedUnderAWriter,
+    /// The space for ends leaves out the rest of a file that a record does not fit into.
+    NoRoomForFileEnds,
+    /// The space for ends leaves out their ops.
+    NoRoomForOps,
+    /// A resume does not look again for a half under the put lock.
+    ResumedTwice,
+    /// A log file may have a byte more than a broker can map.
+    LargerThanJavaMaps,
+    /// A repair has no filler for the shortest records.
+    NoShortFiller,
+    /// A snapshot leaves out which copies an op names.
+    NamedNotKept,
+    /// A read holds the put lock until it returns.
+    LockedWhileReading,
+    /// A close syncs the log only after the queues were written.
+    ClosedBeforeSync,
+    /// A panic in the background thread ends that thread alone.
+    PanicUnnoticed,
+    /// Scans and queries are limited in messages, but not in bytes.
+    CopiesUnlimited,
 }
 
 /// Returns whether the engine leaves that rule out.

@@ -8,6 +8,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::base::error::{Error, Result};
+use crate::base::mutant::{Mutant, mutated};
 
 /// When an append is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +119,8 @@ impl StoreOptions {
             _ => Ok(()),
         };
         let (log, queue) = (self.commit_log_file_size, self.consume_queue_file_size);
-        within("mapped_file_size_commit_log", log, COMMIT_LOG_FILE_SIZE_MIN, FILE_SIZE_MAX, "bytes")?;
+        let log_max = FILE_SIZE_MAX + u64::from(mutated(Mutant::LargerThanJavaMaps));
+        within("mapped_file_size_commit_log", log, COMMIT_LOG_FILE_SIZE_MIN, log_max, "bytes")?;
         within("mapped_file_size_consume_queue", queue, 20, FILE_SIZE_MAX - FILE_SIZE_MAX % 20, "bytes")?;
         // Whether slots and entries fit into one file together is checked where both are known.
         within("max_hash_slot_num", self.max_hash_slot_num.map(u64::from), 1, FILE_SIZE_MAX / 4, "slots")?;

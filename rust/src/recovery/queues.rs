@@ -172,8 +172,12 @@ impl Run<'_> {
     /// Compares entries in memory with the files when enough are buffered.
     pub(super) fn settle_if_much(&mut self) -> Result<()> {
         let is_much = self.derived.dispatcher.queues.buffered() > self.queues.settle_from;
-        if is_much || (!self.known.read_only && self.derived.dispatcher.index.len() > INDEX_MAX) {
+        let writes_index = !self.known.read_only || mutated(Mutant::SettledEachRecord);
+        if is_much || (writes_index && self.derived.dispatcher.index.len() > INDEX_MAX) {
             self.settle()?;
+            if mutated(Mutant::SettledEachRecord) {
+                return Ok(());
+            }
             // Entries that a reader did not find in the files stay in memory. It looks again after the same number of
             // new bytes.
             self.queues.settle_from = self.derived.dispatcher.queues.buffered() + BUFFERED_MAX;

@@ -13,6 +13,7 @@
 use std::sync::Arc;
 
 use crate::base::error::Result;
+use crate::base::mutant::{Mutant, mutated};
 use crate::base::units::{QueueId, to_u64, to_usize};
 use crate::index::key_index::IndexMark;
 use crate::storage::config_file::replace_file;
@@ -210,7 +211,8 @@ fn write_pending(out: &mut Writer, entry: &Pending, to_wall_ms: i64) {
         out.copy(*copy);
         out.u32(u32::from(*sent));
     }
-    let named: Vec<_> = entry.more().into_iter().flat_map(|more| &more.named).collect();
+    let more = entry.more().filter(|_| !mutated(Mutant::NamedNotKept));
+    let named: Vec<_> = more.into_iter().flat_map(|more| &more.named).collect();
     out.u32(u32::try_from(named.len()).unwrap_or(u32::MAX));
     for queue_offset in named {
         out.u64(*queue_offset);

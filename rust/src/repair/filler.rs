@@ -8,6 +8,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use crate::base::error::{Error, Result};
+use crate::base::mutant::{Mutant, mutated};
 use crate::base::names::{REPAIR_TOPIC, SHORT_REPAIR_TOPIC};
 use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
 use crate::record::decode::{RecordCrc, Verify};
@@ -28,7 +29,7 @@ pub(super) fn fill(from: u64, to: u64, base: u64, size: u64, stored: TimestampMs
     let with_crc = matches!(verify.record_crc, RecordCrc::Required);
     let mut topic = TOPIC;
     let mut least = least_size(topic, with_crc)?;
-    if to < base + size && to - from < least {
+    if to < base + size && to - from < least && !mutated(Mutant::NoShortFiller) {
         topic = SHORT_TOPIC;
         least = least_size(topic, with_crc)?;
     }

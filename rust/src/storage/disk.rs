@@ -27,6 +27,7 @@ use self::lock::{DiskLock, is_locked};
 use super::path::{parent_and_name, parts};
 use super::{DirEntry, File, Lock, OpenMode, ReadMap, SharedMap, Storage};
 use crate::base::error::{Error, Result};
+use crate::base::mutant::{Mutant, mutated};
 use crate::base::units::TimestampMs;
 
 const EXT_MAGIC: fs::FsWord = 0xEF53; // ext2 to ext4
@@ -309,12 +310,16 @@ impl DiskFile {
     }
 }
 
+/// Returns whether written bytes can be written again on a full disk. If a file system copies on write (btrfs; XFS for
+/// blocks that a copy of the file shares), storing through a map needs space. Without it a signal ends the process. An
+/// unknown file system counts as one of these.
+fn keeps_its_blocks(file_system: fs::FsWord) -> bool {
+    [EXT_MAGIC, TMPFS_MAGIC].contains(&file_system) || mutated(Mutant::MappedEverywhere)
+}
+
 impl DiskFile {
-    /// Returns whether written bytes can be written again on a full disk. If a file system copies on write (btrfs; XFS
-    /// for blocks that a copy of the file shares), storing through a map needs space. Without it a signal ends the
-    /// process. An unknown file system counts as one of these.
     fn keeps_its_blocks(&self) -> bool {
-        fs::fstatfs(&self.handle).is_ok_and(|stat| [EXT_MAGIC, TMPFS_MAGIC].contains(&stat.f_type))
+        fs::fstatfs(&self.handle).is_ok_and(|stat| keeps_its_blocks(stat.f_type))
     }
 
     fn written_map(&self, watched: DiskWatchedMap) -> Result<Box<dyn SharedMap>> {

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use super::reader_view::{LiveWriter, Sight};
 use super::{Inner, Shared};
 use crate::base::error::{Error, Result};
+use crate::base::mutant::{Mutant, mutated};
 use crate::index::key_index::IndexFiles;
 use crate::log::commit_log::Tail;
 use crate::log::published::Published;
@@ -46,6 +47,7 @@ enum Look {
 impl Shared {
     fn sight(&self) -> Result<Sight> {
         if self.readers.page().is_none()
+            && !mutated(Mutant::PageSoughtOnce)
             && let Some(page) = Published::open(self.storage.as_ref())?
         {
             self.readers.set_page(page);
@@ -74,7 +76,8 @@ impl Shared {
         let mut inner = self.inner.lock();
         let is_front_gone = sight.minimum > self.log.segments.first();
         let is_all_gone = is_front_gone && self.log.segments.all().last().is_none_or(|last| last.end() < sight.minimum);
-        let seen = inner.seen.filter(|seen| seen.epoch == sight.epoch && !is_all_gone);
+        let is_same = |seen: &Sight| seen.epoch == sight.epoch || mutated(Mutant::FilesNeverOpenedAgain);
+        let seen = inner.seen.filter(|seen| is_same(seen) && !is_all_gone);
         let Some(seen) = seen else { return self.begin_again(&mut inner, sight) };
         if !seen.is_same(sight) {
             // A range of the log that txstore writes has begun or ended.
@@ -128,7 +131,7 @@ impl Shared {
             // A broker removed the next file. It removes old files even if a reader has not read them.
             return self.begin_again(inner, sight);
         }
-        if end < sight.floor {
+        if end < sight.floor && !mutated(Mutant::DamageIsNotYet) {
             return if self.sight()?.is_same(sight) { Err(self.damaged(end, &tail)) } else { Ok(Look::Again) };
         }
         Ok(Look::Done)

@@ -12,6 +12,7 @@ use super::batch::{Batch, Purpose, Wait};
 use super::{Inner, Shared, Store};
 use crate::base::error::{Error, Outcome, Result};
 use crate::base::java;
+use crate::base::mutant::{Mutant, mutated};
 use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
 use crate::base::units::{PhysicalOffset, QueueId, QueueOffset};
 use crate::log::commit_log::Scanner;
@@ -161,7 +162,7 @@ impl Store {
         let shared = &self.shared;
         let Parked { physical_offset, half_queue_end } = parked;
         let mut inner = shared.inner.lock();
-        if shared.has_half_since(&inner, half_queue_end, transaction_id)? {
+        if !mutated(Mutant::ResumedTwice) && shared.has_half_since(&inner, half_queue_end, transaction_id)? {
             return Ok(None);
         }
         let sent = shared.log.read(physical_offset, shared.log.appended(), |view, _| {

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use super::readers::Wake;
 use super::{Inner, PoisonOnPanic, Shared, Store};
 use crate::base::error::{Error, Result};
+use crate::base::mutant::{Mutant, mutated};
 use crate::base::sync::rank::MAINTENANCE;
 use crate::base::sync::{AtomicBool, Mutex};
 use crate::base::units::PhysicalOffset;
@@ -80,7 +81,7 @@ fn run(weak: &Weak<Shared>) {
             return;
         }
         // A panic outside the guarded code would end this thread, and nothing would be synced after that.
-        let _guard = PoisonOnPanic(&shared);
+        let _guard = (!mutated(Mutant::PanicUnnoticed)).then(|| PoisonOnPanic(&shared));
         // Errors do not get lost: a failed sync poisons the store, and the next round or a sender meets a full disk
         // again.
         let _ = shared.flush_round();
@@ -197,7 +198,9 @@ impl Shared {
         // Every later holder of this lock sees that the store is closed, so nothing is written after the hand-over.
         let _one = self.maintenance.turn.lock();
         // This comes first: a full disk fails the steps below, and must not keep the log from becoming durable.
-        self.wait_durable(self.log.appended())?;
+        if !mutated(Mutant::ClosedBeforeSync) {
+            self.wait_durable(self.log.appended())?;
+        }
         self.snapshot_alone()?;
         if self.snapshots.are_queues_damaged() {
             Snapshot::remove(self.storage.as_ref())?;

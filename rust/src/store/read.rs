@@ -12,6 +12,7 @@ use super::stored_record::Copier;
 use super::{Inner, Shared, Store, StoredRecord, Wait};
 use crate::base::error::{Error, Result};
 use crate::base::java;
+use crate::base::mutant::{Mutant, mutated};
 use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
 use crate::index::consume_queue::{ConsumeQueue, ENTRY_SIZE, Entry};
 use crate::log::commit_log::{LogReader, Scanner, too_old};
@@ -131,7 +132,7 @@ impl Store {
             |view, record| {
                 found.push(StoredRecord::new(record, view.physical_offset));
                 bytes += record.len();
-                Ok(found.len() < max_messages && bytes < READ_BYTES_MAX)
+                Ok(found.len() < max_messages && (bytes < READ_BYTES_MAX || mutated(Mutant::CopiesUnlimited)))
             },
         )?;
         match scan.damage_before(end) {
@@ -149,7 +150,7 @@ impl Store {
         self.query_each(topic, key, |view, record| {
             found.push(StoredRecord::new(record, view.physical_offset));
             bytes += record.len();
-            found.len() < max_messages && bytes < READ_BYTES_MAX
+            found.len() < max_messages && (bytes < READ_BYTES_MAX || mutated(Mutant::CopiesUnlimited))
         })?;
         Ok(found)
     }
@@ -305,7 +306,9 @@ impl Shared {
         let in_file = (from < queue.settled()).then(|| (Arc::clone(&queue.topic), most.min(queue.settled() - from)));
         let in_memory = if in_file.is_none() { tail_bytes(queue, from, most) } else { Vec::new() };
         // The steps below may take the lock again, or wait for the disk.
-        drop(inner);
+        if in_file.is_some() || !mutated(Mutant::LockedWhileReading) {
+            drop(inner);
+        }
         let bytes = match in_file {
             Some((name, most)) => self.queue_files.read(&name, queue_id, from, most)?,
             None => in_memory,
@@ -321,7 +324,7 @@ impl Shared {
             return Err(Error::WouldWait);
         }
         if entries.is_empty() {
-            if self.is_removed(topic, queue_id, from)? {
+            if !mutated(Mutant::RemovedIsDamaged) && self.is_removed(topic, queue_id, from)? {
                 return Err(self.too_old(topic, queue_id, from));
             }
             return Err(self.damaged_entry(topic, queue_id, from, "it names no record in the log"));

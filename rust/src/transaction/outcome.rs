@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use crate::base::error::Outcome;
+use crate::base::mutant::{Mutant, mutated};
 use crate::base::units::{to_u64, to_usize};
 
 /// The size of one block in bytes.
@@ -127,6 +128,7 @@ impl DecidedHalves {
             Outcome::Discarded => 2,
             Outcome::Committed => 3,
         };
+        let code = if mutated(Mutant::GapsAreCommitted) { 3 - code } else { code };
         let block = self.blocks.get_mut(byte / BLOCK).map(Arc::make_mut);
         if let Some(bits) = block.and_then(|block| block.get_mut(byte % BLOCK)) {
             *bits = (*bits & !(3 << shift)) | (code << shift);
@@ -151,7 +153,8 @@ impl DecidedHalves {
         let index = queue_offset.checked_sub(self.base)?;
         let byte = Some(self.skipped + to_usize(index / 4)).filter(|byte| *byte < self.length)?;
         let bits = self.blocks.get(byte / BLOCK)?.get(byte % BLOCK)?;
-        Some(match bits >> (index % 4 * 2) & 3 {
+        let code = bits >> (index % 4 * 2) & 3;
+        Some(match if mutated(Mutant::GapsAreCommitted) { 3 - code } else { code } {
             0 => Outcome::FinishedUnknown,
             1 => Outcome::RolledBack,
             2 => Outcome::Discarded,

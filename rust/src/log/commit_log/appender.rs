@@ -55,8 +55,12 @@ impl EndsToCome {
 
     /// Returns how much of the log they may take. If a copy does not fit into the rest of a file, that rest is lost.
     fn room(self, file_size: u64) -> u64 {
-        let records = self.bytes + self.count * END_EXTRA;
-        let lost = u64::from(self.largest) + END_EXTRA + FILE_TAIL;
+        let extra = if mutated(Mutant::NoRoomForOps) { 0 } else { END_EXTRA };
+        let records = self.bytes + self.count * extra;
+        if mutated(Mutant::NoRoomForFileEnds) {
+            return records;
+        }
+        let lost = u64::from(self.largest) + extra + FILE_TAIL;
         records + (records / file_size.saturating_sub(lost).max(1) + 1) * lost
     }
 }
@@ -245,7 +249,9 @@ impl Appender {
                     Ok(()) => self.dirty_end = from,
                     // Making zeros needs space if the file system copies on write. The next batch begins at the same
                     // offset, and readers do not read there.
-                    Err(Error::DiskFull { .. }) => self.dirty_end = self.cursor.max(self.dirty_end),
+                    Err(Error::DiskFull { .. }) if !mutated(Mutant::FullDiskPoisons) => {
+                        self.dirty_end = self.cursor.max(self.dirty_end);
+                    }
                     Err(second) => {
                         return Err(Error::StorePoisoned { why: format!("{error}; then {second}") });
                     }

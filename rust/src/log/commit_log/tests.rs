@@ -116,6 +116,30 @@ fn l1_a_batch_that_fails_at_any_call_leaves_nothing_and_the_next_one_fits() {
     assert!(failed > 40, "{failed} batches failed");
 }
 
+/// Where the file system copies on write, a full disk also refuses the zeros over what a failed batch has written.
+#[test]
+fn l1_what_a_full_disk_keeps_of_a_batch_is_covered_by_the_next_one() {
+    let mut refused = 0;
+    for write_space in [true, false] {
+        for call in 1..20 {
+            let memory = Memory::new();
+            let log = log(&memory);
+            let mut appender = Appender::new(Arc::clone(&log), true, write_space, TimestampMs(5));
+            append(&mut appender, &[vec![9; 100]]).unwrap();
+            memory.fail_at(memory.calls() + call, FaultKind::NoSpace, true);
+            match append(&mut appender, &[vec![1; 300], vec![2; 300]]) {
+                Ok(_) => break,
+                Err(Error::DiskFull { .. }) => refused += 1,
+                Err(error) => panic!("call {call}: {error}"),
+            }
+            memory.clear_fault();
+            append(&mut appender, &[vec![8; 50]]).unwrap();
+            assert_eq!(scan(&log, u64::MAX), (vec![100, 50], Scan { end: log.appended(), tail: Tail::End }));
+        }
+    }
+    assert!(refused > 1, "{refused} batches were refused");
+}
+
 fn both(kind: &FaultKind) -> [(FaultKind, bool); 2] {
     [(*kind, true), (*kind, false)]
 }

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 use rustix::io::{Errno, retry_on_intr};
 
+use crate::base::mutant::{Mutant, mutated};
 use crate::storage::Lock;
 
 /// No descriptor.
@@ -63,7 +64,7 @@ static FIRST: Held = Held::new(NONE);
 
 /// Closes this process's copies of all locks. Call it in a child right after the fork. The parent keeps its locks.
 pub fn close_in_child() {
-    let mut entry = Some(&FIRST);
+    let mut entry = Some(&FIRST).filter(|_| !mutated(Mutant::ChildKeepsLocks));
     while let Some(held) = entry {
         drop(owned(held.descriptor.swap(NONE, Ordering::AcqRel)));
         entry = held.next();
@@ -110,7 +111,7 @@ impl Drop for DiskLock {
         if self.process == process() {
             // Closing alone would keep the lock while any forked child lives. An error changes nothing: the descriptor
             // is closed anyway.
-            let _ = self.ask(libc::F_OFD_SETLK, libc::F_UNLCK);
+            let _ = (!mutated(Mutant::ClosedNotUnlocked)).then(|| self.ask(libc::F_OFD_SETLK, libc::F_UNLCK));
             drop(owned(self.held.descriptor.swap(NONE, Ordering::AcqRel)));
         }
     }

@@ -4,6 +4,9 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
 
+const BTRFS_MAGIC: fs::FsWord = 0x9123_683E;
+const XFS_MAGIC: fs::FsWord = 0x5846_5342;
+
 fn disk() -> (tempfile::TempDir, Disk) {
     let dir = tempfile::tempdir().unwrap();
     let disk = Disk::open(dir.path()).unwrap();
@@ -202,6 +205,51 @@ fn a_lock_is_held_once_until_it_is_dropped() {
     assert!(!disk.is_locked("lock", 0).unwrap() && disk.is_locked("lock", 1).unwrap());
     drop(other);
     assert!(disk.lock("lock", 1).unwrap().is_some());
+}
+
+/// Returns a lock and a copy of its descriptor, as a fork leaves one in the child.
+fn lock_and_copy(disk: &Disk) -> (DiskLock, OwnedFd) {
+    let file = disk.open_file("open", "lock", OFlags::RDWR | OFlags::CREATE).unwrap().unwrap();
+    let copy = file.try_clone().unwrap();
+    (DiskLock::take(file, 0).unwrap().unwrap(), copy)
+}
+
+#[test]
+fn a_dropped_lock_is_free_although_a_copy_of_its_descriptor_is_open() {
+    let (_dir, disk) = disk();
+    let (lock, _copy) = lock_and_copy(&disk);
+    assert!(disk.is_locked("lock", 0).unwrap());
+    drop(lock);
+    assert!(!disk.is_locked("lock", 0).unwrap());
+}
+
+/// The test uses a process of its own, because a forked child closes the locks of its whole process.
+#[test]
+fn a_forked_child_keeps_no_lock_of_a_parent_that_was_killed() {
+    let this = std::env::current_exe().unwrap();
+    let name = "storage::disk::tests::closes_its_locks_as_a_forked_child";
+    let ended = std::process::Command::new(this).args([name, "--exact", "--ignored"]).output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
+}
+
+#[test]
+#[ignore = "what the test above starts"]
+fn closes_its_locks_as_a_forked_child() {
+    let (_dir, disk) = disk();
+    // Here the copy is the descriptor of the parent. Closing it is what the system does when the parent is killed.
+    let (lock, of_parent) = lock_and_copy(&disk);
+    close_in_child();
+    assert!(disk.is_locked("lock", 0).unwrap(), "the parent has its lock while it lives");
+    drop(of_parent);
+    assert!(!disk.is_locked("lock", 0).unwrap());
+    std::mem::forget(lock);
+}
+
+/// A full disk ends a process that stores through a map by a signal, where the file system copies on write.
+#[test]
+fn values_are_stored_through_a_map_only_where_that_needs_no_space() {
+    assert!([EXT_MAGIC, TMPFS_MAGIC].into_iter().all(keeps_its_blocks));
+    assert!(![BTRFS_MAGIC, XFS_MAGIC, 0].into_iter().any(keeps_its_blocks));
 }
 
 #[test]

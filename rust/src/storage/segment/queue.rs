@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use crate::base::error::{Error, Result};
+use crate::base::mutant::{Mutant, mutated};
 use crate::base::sync::unmodelled::RwLock;
 use crate::base::units::{PhysicalOffset, TimestampMs, to_usize};
 use crate::storage::segment::Segment;
@@ -146,7 +147,7 @@ impl SegmentQueue {
 
     /// Closes the files that begin above an offset: the writer has only reserved them, and may remove them.
     pub fn forget_above(&self, offset: u64) {
-        self.segments.write().retain(|segment| segment.base() <= offset);
+        self.segments.write().retain(|segment| segment.base() <= offset || mutated(Mutant::FilesNeverOpenedAgain));
     }
 
     /// Closes the files that end at or below an offset. A reader that holds one can continue in it.

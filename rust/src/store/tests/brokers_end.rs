@@ -204,5 +204,7 @@ fn a_reader_that_opens_while_a_writer_opens_reads_what_the_writer_shows() {
     let options = StoreOptions { read_only: true, ..bench.options.clone() };
     let reader = Store::open_with(Arc::new(bench.memory.clone()), bench.clock.clone(), options).unwrap();
     assert!(writer.lock().unwrap().is_some(), "the writer opened meanwhile");
+    let report = reader.open_report();
+    assert_eq!((report.truncated_bytes, &report.warnings[..]), (0, &[][..]), "the next record is not a torn one");
     assert_eq!(texts(&reader), ["old", "new"]);
 }

@@ -169,6 +169,17 @@ fn l7_a_read_that_fails_is_about_its_own_queue_offset() {
     assert_eq!((records.len(), next), (29, QueueOffset(70)));
 }
 
+/// Finding out why an entry in memory names no record takes the put lock, which the read must not hold then.
+#[test]
+fn l7_an_entry_in_memory_that_names_no_record_is_damage() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    let sent = send(&store, "orders", b"x").unwrap();
+    store.shared.log.set_appended(sent.physical_offset.0);
+    let read = store.read("orders", QUEUE, QueueOffset(0), 1, None);
+    assert!(matches!(read, Err(Error::StoreCorrupt { .. })), "{read:?}");
+}
+
 /// The log is long enough for a second thread to verify ahead.
 #[test]
 fn l7_a_long_log_is_recovered_whole_and_its_damage_found() {
