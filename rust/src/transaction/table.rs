@@ -225,7 +225,7 @@ impl Table {
     pub fn checked(&mut self, key: Key, now_ms: i64) -> bool {
         let Some(entry) = self.get_mut(key) else { return true };
         entry.checks = entry.checks.saturating_add(1);
-        entry.checked_after_ms = u32::try_from((now_ms - entry.stored_ms).max(0)).unwrap_or(NEVER - 1);
+        entry.checked_after_ms = u32::try_from((now_ms - entry.stored_ms).max(0)).unwrap_or(NEVER).min(NEVER - 1);
         std::mem::replace(&mut entry.answered, false)
     }
 

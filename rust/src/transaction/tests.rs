@@ -1,5 +1,6 @@
 //! Tests of half messages: the rule of docs/transactions.md record by record, and the table against a naive model.
 
+mod ages;
 mod frozen;
 mod model;
 mod replay;
