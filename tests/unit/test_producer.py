@@ -1,8 +1,9 @@
 """Guards the choice of a queue: a message goes to the queue that its sender means, and no queue stays idle."""
 
 import contextlib
+import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from txstore import (
     LocalTransactionState,
     Message,
     MessageQueue,
+    SentMessage,
     StoreClosedError,
     TransactionProducer,
 )
@@ -67,6 +69,110 @@ def test_batch_keeps_the_order_of_a_topic_in_one_queue() -> None:
     assert sent[0].queue_id == sent[2].queue_id
     assert [message.body for message in fake.messages("a")] == [b"1", b"3"]
     assert fake.producer("g").send_batch([]) == []
+
+
+def queues_of(sent: Sequence[SentMessage]) -> list[int]:
+    return [one.queue_id for one in sent]
+
+
+def test_batches_take_turns_and_each_stays_in_one_queue() -> None:
+    producer = FakeBroker(queues=3).producer("g")
+    a, b = Message("a", b"x"), Message("b", b"x")
+    batches = [queues_of(producer.send_batch([a, a])) for _ in range(4)]
+    assert batches == [[0, 0], [1, 1], [2, 2], [0, 0]]
+    assert producer.send(a).queue_id == 1
+    assert queues_of(producer.send_batch([a, b, a, b])) == [2, 0, 2, 0]
+    assert queues_of(producer.send_batch([a, b, a, b])) == [0, 1, 0, 1]
+
+
+def test_batch_goes_to_the_queues_that_its_sender_names() -> None:
+    producer = FakeBroker(queues=4).producer("g")
+    plain = Message("t", b"x")
+    grouped = [Message("t", b"x", message_group=group) for group in ("o-17", "o-18", "o-17")]
+    own = [java_hash_code(str(message.message_group)) % 4 for message in grouped]
+    for _ in range(3):  # The first batch asks the broker for the queues, and the others know them.
+        assert queues_of(producer.send_batch([plain, *grouped], queue_id=2)) == [2, 2, 2, 2]
+        assert queues_of(producer.send_batch([plain, plain], queue_id=3)) == [3, 3]
+        by_body = producer.send_batch(
+            [Message("t", body) for body in (b"1", b"3", b"1")],
+            selector=lambda queues, message, arg: queues[int(message.body) - arg],
+            arg=1,
+        )
+        assert queues_of(by_body) == [0, 2, 0]
+        assert queues_of(producer.send_batch(grouped)) == own
+        turn, *others, last = queues_of(producer.send_batch([plain, *grouped, plain]))
+        assert (others, last) == (own, turn)
+
+
+def test_empty_batch_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeBroker()
+    producer = fake.producer("g")
+    monkeypatch.delattr(FakeBroker, "append_many")
+    assert producer.send_batch([]) == []
+
+
+def test_producer_lists_its_topics_and_asks_for_their_queues_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, asked = FakeBroker(), list[str]()
+    write_queues = fake.write_queues
+
+    def counted(topic: str) -> Sequence[int]:
+        asked.append(topic)
+        return write_queues(topic)
+
+    monkeypatch.setattr(fake, "write_queues", counted)
+    producer = fake.producer("g")
+    assert producer.topics == frozenset()
+    for message in (Message("a", b"x"), Message("b", b"x", message_group="o"), Message("a", b"x", message_group="o")):
+        producer.send(message)
+        producer.send(message, queue_id=1)
+    assert producer.topics == {"a", "b"}
+    assert asked == ["a", "b"]
+
+
+def test_topic_without_a_queue_for_messages_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeBroker()
+    monkeypatch.setattr(fake, "write_queues", lambda topic: [])
+    producer = fake.producer("g")
+    for message in (Message("t", b"x"), Message("t", b"x", message_group="o")):
+        with pytest.raises(InvalidNameError, match="topic t has no queue that accepts messages"):
+            producer.send(message)
+    assert producer.topics == frozenset()
+
+
+def test_queue_id_must_be_a_number_and_not_a_truth_value() -> None:
+    producer = FakeBroker().producer("g")
+    with pytest.raises(InvalidNameError, match="no queue True"):
+        producer.send(Message("t", b"x"), queue_id=True)
+    chosen = producer.send(Message("t", b"x"), queue_id=3, selector=lambda queues, message, arg: 1)
+    assert chosen.queue_id == 3, "a queue that is named outweighs a selector"
+
+
+@pytest.mark.parametrize("group", ["", "no spaces", "a/b"])
+def test_invalid_group_is_refused_before_it_is_joined(group: str) -> None:
+    fake = FakeBroker()
+    with pytest.raises(InvalidNameError):
+        fake.producer(group)
+    assert fake._producers.all() == []
+
+
+def test_closed_producer_asks_its_broker_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, left = FakeBroker(), list[object]()
+    monkeypatch.setattr(fake, "unregister_producer", left.append)
+    producer = fake.producer("g")
+    producer.send(Message("known", b"x"))
+    for _ in range(2):
+        producer.close()
+    assert left == [producer]
+    known, new = Message("known", b"x"), Message("new", b"x")
+    calls: list[Callable[[], object]] = [
+        *(functools.partial(producer.send, message, queue_id=queue) for message in (known, new) for queue in (None, 1)),
+        *(functools.partial(producer.send_batch, batch) for batch in ([known], [new], [known, new], [])),
+    ]
+    for call in calls:
+        with pytest.raises(StoreClosedError, match="producer of group g is closed"):
+            call()
+    assert [len(fake.messages(topic)) for topic in ("known", "new")] == [1, 0]
+    assert "new" not in fake._log.queues
 
 
 def test_closed_producer_is_reported() -> None:
