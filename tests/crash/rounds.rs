@@ -97,11 +97,16 @@ impl Machine {
         hold(minimum <= unread, "D1", || format!("{unread} is unread, the log begins at {minimum}: {facts:?}"))?;
         let Some(removed) = self.note(removed)? else { return Ok(()) };
         self.expired += removed.log_files as u64;
+        self.note_first_offsets(store);
+        let gone = self.history.forget_below(minimum);
+        gone.iter().filter(|half| !half.foreign).take(3).try_for_each(|half| self.ends_of_gone(store, half))
+    }
+
+    /// Notes where queues begin after retention has removed messages.
+    pub fn note_first_offsets(&mut self, store: &Store) {
         for (topic, queue_id, first, _) in store.queues().unwrap() {
             self.history.gone_below.insert((topic, queue_id.0), first);
         }
-        let gone = self.history.forget_below(minimum);
-        gone.iter().filter(|half| !half.foreign).take(3).try_for_each(|half| self.ends_of_gone(store, half))
     }
 
     /// Sends until the disk is full. Checks P2: every pending transaction can end then, and sends return with the space.

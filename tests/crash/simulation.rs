@@ -361,6 +361,11 @@ impl Run {
             return Ok(false);
         }
         machine.take(&Step::Open)?;
+        if let Some(store) = machine.store.take() {
+            // A crash may have followed a removal before the history noted it. The broker continues after it.
+            machine.note_first_offsets(&store);
+            machine.store = Some(store);
+        }
         machine.take(&Step::Close)?;
         if machine.is_faulty() || machine.store.is_some() {
             return Ok(false);
