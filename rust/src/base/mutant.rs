@@ -90,12 +90,18 @@ pub(crate) enum Mutant {
     StaleIsDamage,
     /// Zeros after the known durable end are the end of the log, whatever follows.
     ZerosEndTheLog,
+    /// Queues are not asked whether the log has lost its last records.
+    QueuesNotAsked,
+    /// Entries that a broker left in a queue after the end of its log are damage.
+    StaleEntryIsDamage,
     /// A queue that a broker began again keeps its deleted messages.
     DeletedTopicReturns,
     /// A client's own properties that look like the engine's are stored.
     ForgedPropertiesKept,
     /// Another message with the id of a pending half is that half.
     AnotherMessageJoins,
+    /// The answer to a resend names the queue of the resend, not that of the pending half.
+    ResendNamesItsQueue,
     /// A resend with another body of the same CRC is a transaction of its own.
     EqualCrcIsAnother,
     /// A half queue offset that was passed over counts as committed.

@@ -280,6 +280,7 @@ impl Shared {
                 half.group
             ),
         })?;
+        let queue_id = if mutated(Mutant::ResendNamesItsQueue) { half.message.queue_id } else { queue_id };
         let unique_id = MessageId::Text(unique_id.into());
         let sent = Sent { unique_id, physical_offset, queue_offset, queue_id, size: 0 };
         Ok(Some((sent, physical_offset.plus(size.into()))))

@@ -10,6 +10,7 @@ use super::directory::consume_queue_file_size;
 use super::files::{After, LogFiles};
 use super::tail::{Facts, Follows, LastWriter, Reached, Tail};
 use crate::base::error::Result;
+use crate::base::mutant::{Mutant, mutated};
 use crate::index::consume_queue::{Entry, QueueExtent, QueueFiles};
 use crate::log::published::Published;
 use crate::storage::Storage;
@@ -85,8 +86,10 @@ impl KnownEnd {
             follows: follows(after, at),
         };
         // Queue entries are read only where they could change the answer.
-        let is_open = matches!(facts.tail(), Tail::End) && reached != Reached::Yes;
+        let is_asked = reached != Reached::Yes || mutated(Mutant::StaleEntryIsDamage);
+        let is_open = matches!(facts.tail(), Tail::End) && is_asked;
         if is_open
+            && !mutated(Mutant::QueuesNotAsked)
             && (self.is_clean || reached == Reached::No)
             && let Some(end) = queue_end(files.storage(), &self.settings, at)?
         {

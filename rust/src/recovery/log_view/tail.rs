@@ -94,6 +94,9 @@ impl Facts {
         match self {
             Self { is_below_durable: true, .. } => Tail::Damaged(Cause::BelowDurable),
             Self { writer: LastWriter::MayWrite, .. } => Tail::NotYet,
+            Self { follows: Follows::QueueEntry, reached: Reached::Yes, .. } if mutated(Mutant::StaleEntryIsDamage) => {
+                Tail::Damaged(Cause::Closed)
+            }
             Self { follows: Follows::Nothing, .. }
             | Self { follows: Follows::QueueEntry, reached: Reached::Yes, .. }
             | Self { follows: Follows::QueueEntry, reached: Reached::Unknown, writer: LastWriter::Crashed, .. } => {

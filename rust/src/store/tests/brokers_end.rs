@@ -138,6 +138,25 @@ fn l3_what_a_broker_has_cut_does_not_come_back() {
     }
 }
 
+/// A broker lost its last record in a power loss, and ended its log before it. Its queue still has the entry.
+#[test]
+fn l3_an_entry_that_a_broker_left_after_the_end_of_its_log_is_cut() {
+    for with_snapshot in [true, false] {
+        let brokers = Brokers::write();
+        brokers.is_known_up_to(3);
+        if !with_snapshot {
+            brokers.bench.memory.unlink("txstore/snapshot").unwrap();
+        }
+        let end = brokers.damage(4, 0);
+        assert!(brokers.examine().damages.is_empty());
+        let expected = ["ours", "ours", "ours", "b0", "b1", "b2", "b3"];
+        assert_eq!(texts(&brokers.bench.read_only()), expected);
+        let store = brokers.bench.open();
+        assert_eq!((&texts(&store)[..], appended(&store)), (&expected.map(String::from)[..], end));
+        assert_eq!(brokers.bench.read(QUEUE_FILE, 7 * 20, 20), [0; 20]);
+    }
+}
+
 /// The broker has continued since: its newest record is after the cut, and old bytes follow it.
 #[test]
 fn stale_bytes_after_a_brokers_newest_record_are_not_damage() {
