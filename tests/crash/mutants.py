@@ -24,7 +24,6 @@ CRASH_TESTS = ("simulation_keeps", "exhaustive")
 # file systems, full disks, counts of calls, races of two calls.
 UNIT_TESTS = {
     "QueuesNotAsked": "store::tests::brokers_end::l7_a_brokers_last_record_in_zeros_is_damage",
-    "StaleEntryIsDamage": "store::tests::brokers_end::l3_an_entry_that_a_broker_left_after_the_end_of_its_log_is_cut",
     "ResendNamesItsQueue": "store::tests::identities::another_message_under_the_id_of_a_pending_one_is_refused",
     "EqualCrcIsAnother": "store::tests::identities::bodies_of_one_crc_are_not_two_transactions_that_a_crash_makes_one",
     "GapsAreCommitted": "store::tests::lost_halves::t3_a_half_that_a_repair_replaced_is_not_answered_as_committed",
