@@ -19,9 +19,9 @@ const FILE: u64 = 4 << 10;
 const QUEUE_FILE: u64 = 20 * 8;
 const STORED_MS: i64 = 1_700_000_000_000;
 
-/// Returns a log of three records whose last one was overwritten with zeros, and where that began and ended. Its queue
+/// Returns a log of some records whose last one was overwritten with zeros, and where that began and ended. Its queue
 /// still names it.
-fn log_without_its_last_record() -> (LogFiles, u64, u64) {
+fn log_without_its_last_record(records: usize) -> (LogFiles, u64, u64) {
     let memory = Memory::new();
     let options = StoreOptions {
         commit_log_file_size: Some(FILE),
@@ -33,9 +33,11 @@ fn log_without_its_last_record() -> (LogFiles, u64, u64) {
     let store = Store::open_with(Arc::new(memory.clone()), clock, options).unwrap();
     let envelope = Envelope::new(&Parts { topic: "orders", ..Parts::default() }).unwrap();
     let message = NewMessage { envelope: &envelope, body: b"paid", queue_id: QueueId(0) };
-    let sent: Vec<_> = (0..3).map(|_| store.append_one(&message, Wait::Yes).unwrap().acknowledged().unwrap()).collect();
+    let sent: Vec<_> =
+        (0..records).map(|_| store.append_one(&message, Wait::Yes).unwrap().acknowledged().unwrap()).collect();
     store.close().unwrap();
-    let (at, size) = (sent[2].physical_offset.0, u64::from(sent[2].size));
+    let last = &sent[records - 1];
+    let (at, size) = (last.physical_offset.0, u64::from(last.size));
     let file = memory.open("commitlog/00000000000000000000", OpenMode::Write).unwrap();
     file.write_at(&vec![0; to_usize(FILE - at)], at).unwrap();
     (LogFiles::new(Arc::new(memory), FILE, vec![(0, FILE)]), at, at + size)
@@ -48,7 +50,7 @@ fn known(is_clean: bool, safe_ms: i64) -> KnownEnd {
 
 #[test]
 fn a_record_that_only_its_queue_names_is_missed_unless_it_may_have_been_lost() {
-    let (files, at, end) = log_without_its_last_record();
+    let (files, at, end) = log_without_its_last_record(3);
     let (older, newest) = (Some(STORED_MS - 1), Some(STORED_MS));
     let cases = [
         // closed, the checkpoint's time, the time of the record before, the answer, how far the log was written
@@ -71,9 +73,19 @@ fn a_record_that_only_its_queue_names_is_missed_unless_it_may_have_been_lost() {
     assert_eq!(known(true, 0).verdict(&files, end, None).unwrap().tail, Tail::End);
 }
 
+/// A queue's files are longer than the queue, so its last entry is searched for.
+#[test]
+fn the_last_entry_of_a_queue_of_any_length_is_found() {
+    for records in 2..20 {
+        let (files, at, end) = log_without_its_last_record(records);
+        let verdict = known(true, 0).verdict(&files, at, None).unwrap();
+        assert_eq!((verdict.tail, verdict.written), (Tail::Damaged(Cause::Closed), end), "{records} records");
+    }
+}
+
 #[test]
 fn what_is_known_of_the_writer_and_the_durable_end_comes_first() {
-    let (files, at, end) = log_without_its_last_record();
+    let (files, at, end) = log_without_its_last_record(3);
     let in_use = KnownEnd { is_in_use: true, ..known(true, 0) };
     let verdict = in_use.verdict(&files, at, None).unwrap();
     assert_eq!((verdict.tail, verdict.written), (Tail::NotYet, at));
