@@ -94,6 +94,42 @@ class Message:
     def __hash__(self) -> int: ...
 
 @final
+class OutboxRow:
+    """A message in the outbox of a database. Immutable. Raises InvalidMessageError for bytes that are no such row."""
+
+    def __new__(cls, data: bytes) -> OutboxRow: ...
+    @staticmethod
+    def of(message: Message, producer_group: str, queue_id: int | None = None) -> OutboxRow:
+        """Returns a new row for a message, with a new message id."""
+    @property
+    def data(self) -> bytes:
+        """The row in its compact binary form."""
+    @property
+    def message_id(self) -> str:
+        """The unique id (32 hex digits) that the message has in the log."""
+    @property
+    def topic(self) -> str:
+        """The topic."""
+    @property
+    def producer_group(self) -> str:
+        """The name of the producer group that sent it."""
+    @property
+    def message_group(self) -> str | None:
+        """The name whose messages go to one queue, in order; None without one."""
+    @property
+    def delay_level(self) -> int:
+        """RocketMQ's delay level: 0 (none) to 18."""
+    @property
+    def queue_id(self) -> int | None:
+        """The queue's number in the topic; None if it is chosen when the row is forwarded."""
+    @property
+    def born_timestamp(self) -> datetime:
+        """When the message was created."""
+    @property
+    def body(self) -> bytes:
+        """The body."""
+
+@final
 class SendResult:
     """Where a message was stored. For a half message: its offsets in the half queue."""
 
@@ -533,6 +569,22 @@ class Store:
         """Stores one message. It is visible to readers, and with SYNC_FLUSH durable, when this returns."""
     def append_many(self, messages: Sequence[Message], queue_ids: Sequence[int]) -> list[SendResult]:
         """Stores several messages in one write and one sync: either all or none."""
+    def append_row(self, row: OutboxRow, queue_id: int) -> SendResult:
+        """Stores the message of an outbox row, with the row's message id."""
+    def append_rows(
+        self, rows: Sequence[OutboxRow], queue_ids: Sequence[int], *, once: bool
+    ) -> list[Literal["appended", "present", "in_doubt"]]:
+        """Stores the messages of outbox rows in one write: either all or none. Returns what became of each.
+
+        With `once`, a message that is in the log already is `present` and not stored again. A message is `in_doubt`,
+        and not stored, if it is older than the oldest record left, because retention may have removed its record.
+        """
+    @property
+    def appended_end(self) -> int:
+        """The physical offset after the last record."""
+    @property
+    def durable_end(self) -> int:
+        """The physical offset up to which the log is durable."""
     def flush(self) -> None:
         """Makes all messages appended so far durable."""
     def check_room(self) -> None:

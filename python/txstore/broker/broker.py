@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Literal, Protocol, Self, TypeAlias, Unpack, overload
+from typing import Literal, Protocol, Self, TypeAlias, TypeVar, Unpack, overload
 
 from txstore._native import (
     EndResult,
@@ -34,6 +34,7 @@ from txstore.broker.delay import DELAYS_EVERY_SECONDS, Delays
 from txstore.broker.deletion import Deletion
 from txstore.broker.housekeeping import Housekeeping, Job
 from txstore.broker.lifetime import Parts, close_abandoned
+from txstore.broker.outbox_log import StoreLog
 from txstore.broker.queries import Queries, QueueExtent, TopicDescription, must_be_positive, must_not_be_system_topic
 from txstore.broker.retention import Retention, RetentionRules, check_store_bytes_max
 from txstore.broker.topics import Groups, Topics
@@ -67,6 +68,7 @@ from txstore.message import (
     retry_topic,
 )
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
+from txstore.producer.outbox import OutboxDatabase, Outboxes
 from txstore.producer.registry import Producers
 from txstore.transactions.decision import Action, CheckRules
 from txstore.transactions.history import CheckHistory
@@ -83,6 +85,7 @@ _log = logging.getLogger("txstore.broker")
 _TOPICS_SECONDS = 5.0  # After a failed write. Otherwise the tables are written when their delay is over.
 _STOP_SECONDS = 60.0  # The longest housekeeping job is a snapshot.
 
+_ProducerT = TypeVar("_ProducerT")
 _Pending: TypeAlias = Literal["pending", TransactionState.PENDING]
 _Finished: TypeAlias = Literal[
     "committed",
@@ -214,7 +217,8 @@ class EmbeddedBroker(ConsumerGroups):
         self._time_limit = time_limit
         kept_ms = milliseconds(config.file_reserved_time)
         self._cleaning = DatabaseCleaning(store, self._producers, pool, kept_ms=kept_ms, time_ms=time_ms)
-        self._parts = Parts(store, (topics, groups), housekeeping, pool, os.getpid())
+        outboxes = Outboxes(functools.partial(StoreLog, store), topics.write_queues)
+        self._parts = Parts(store, (topics, groups), housekeeping, pool, outboxes, os.getpid())
         self._finalizer = weakref.finalize(self, close_abandoned, self._parts)
         if keeps_house:
             self._keep_house()
@@ -292,6 +296,7 @@ class EmbeddedBroker(ConsumerGroups):
                     member.close()
                 except TxStoreError as error:
                     _log.warning("%r could not be closed cleanly: %s", member, error, extra={"group": member.group})
+            parts.outboxes.close(_STOP_SECONDS)
         finally:
             parts.shut()  # Even if Ctrl-C interrupts the wait, because a second close would do nothing.
 
@@ -305,10 +310,20 @@ class EmbeddedBroker(ConsumerGroups):
 
     # Producers and consumers
 
-    def producer(self, group: str) -> Producer:
-        """Creates a producer of plain messages. Raises InvalidNameError, ReadOnlyError."""
+    @overload
+    def producer(self, group: str) -> Producer: ...
+    @overload
+    def producer(self, group: str, *, database: OutboxDatabase[_ProducerT]) -> _ProducerT: ...
+    def producer(self, group: str, *, database: OutboxDatabase[_ProducerT] | None = None) -> "Producer | _ProducerT":
+        """Creates a producer of plain messages. With a `database`, it sends them within the user's own transaction.
+
+        Raises InvalidNameError, TableError if the database has no tables of txstore, ReadOnlyError.
+        """
         self._must_write("a producer")
-        return Producer(self, group)
+        producer = Producer(self, group)
+        if database is None:
+            return producer
+        return database.outbox_producer(producer, self._parts.outboxes, self._config.max_message_size)
 
     def transaction_producer(
         self,

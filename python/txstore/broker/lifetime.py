@@ -14,6 +14,7 @@ from txstore._native import Store
 from txstore.broker.housekeeping import Housekeeping
 from txstore.broker.topics import Groups, Topics
 from txstore.errors import ReadOnlyError
+from txstore.producer.outbox import Outboxes
 from txstore.transactions.pool import Pool
 
 __all__ = ["Parts", "close_abandoned"]
@@ -30,6 +31,7 @@ class Parts:
     tables: tuple[Topics, Groups]
     housekeeping: Housekeeping
     pool: Pool
+    outboxes: Outboxes
     process: int
 
     def write_tables(self) -> None:
@@ -57,6 +59,7 @@ def close_abandoned(parts: Parts) -> None:
     try:
         parts.housekeeping.stop(_ABANDONED_STOP_SECONDS)
         parts.pool.stop()
+        parts.outboxes.close(_ABANDONED_STOP_SECONDS)
         if not parts.store.closed:
             parts.shut()
     except Exception:

@@ -13,10 +13,12 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from txstore.database.block import AsyncDatabaseTransaction, DatabaseTransaction
 from txstore.database.inbox import Inbox
+from txstore.database.outbox import Forwarder, OutboxProducer
 from txstore.database.rows import TableError, answer, table_is_missing
 from txstore.database.session import (
     Handle,
@@ -42,7 +44,8 @@ from txstore.database.statements import (
 )
 from txstore.errors import InvalidOptionError
 from txstore.message import LocalTransactionState, Message, TransactionMessage, TransactionState
-from txstore.producer import QueueSelector, TransactionProducer
+from txstore.producer import Producer, QueueSelector, TransactionProducer
+from txstore.producer.outbox import Outboxes
 
 if TYPE_CHECKING:
     import os
@@ -85,10 +88,15 @@ class Database:
     def __repr__(self) -> str:
         return f"Database({named(self._source)})"
 
+    @property
+    def source(self) -> Any:
+        """What connections are opened from."""
+        return self._source
+
     # For users
 
     def create_table(self) -> None:
-        """Creates the tables `txstore_transactions` and `txstore_inbox`, unless they exist.
+        """Creates the tables `txstore_transactions`, `txstore_inbox` and `txstore_outbox`, unless they exist.
 
         Alternatively, execute `txstore.database.DDL` (in SQLite `DDL_SQLITE`) in a migration. Raises what the driver
         raises.
@@ -164,6 +172,12 @@ class Database:
         block = AsyncDatabaseTransaction if handle.asynchronous else DatabaseTransaction
         return block(producer, message, queue_id, selector, arg, handle, self.identity, self.forget_identity)
 
+    def outbox_producer(self, producer: Producer, outboxes: Outboxes, max_message_size: int) -> OutboxProducer:
+        """Returns the producer of `broker.producer(group, database=…)`. Raises TableError."""
+        self.identity()  # Now, because later the caller's own transaction may hold a lock.
+        forwarder = outboxes.forwarder(self, partial(Forwarder, self))
+        return OutboxProducer(producer, forwarder, max_message_size)
+
     def identity(self) -> str:
         """Returns the random name of this database, read once. Raises TableError if the table is missing."""
         if self._identity is None:
@@ -214,9 +228,11 @@ class Database:
 
 async def _identify(handle: Handle) -> str:
     """Reads the database's name, and creates it if a migration made the table."""
-    await handle.begin()
-    _, known = await handle.run(SELECT_IDENTITY)
+    known: str | None
+    _, known = await handle.run(SELECT_IDENTITY)  # Without a lock, because the caller may have an open transaction.
+    await handle.rollback()
     if known is None:
+        await handle.begin()
         await handle.run(INSERT_IDENTITY, identity=uuid.uuid4().hex)
         await handle.commit()
         await handle.begin()
@@ -239,6 +255,7 @@ async def _delete(handle: Handle, find: Statement, delete: Statement, **which: o
 
 async def _found(handle: Handle, statement: Statement, **values: object) -> str | None:
     """Returns the value that a statement finds, without keeping a lock."""
+    found: str | None
     _, found = await handle.run(statement, **values)
     await handle.rollback()
     return found

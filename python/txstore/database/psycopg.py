@@ -60,6 +60,19 @@ class _Base:
         status = self._connection.pgconn.transaction_status
         return self._row is not None and status == TransactionStatus.INTRANS and self._takes_several()
 
+    async def join(self) -> None:
+        connection = self._connection
+        status = connection.pgconn.transaction_status
+        if connection.closed:
+            raise refused("the psycopg connection is closed", "connect again before send()")
+        if status == TransactionStatus.INERROR:
+            raise refused("the connection's transaction has failed", "roll it back before send()")
+        if connection.autocommit and status == TransactionStatus.IDLE:
+            raise refused(
+                "the psycopg connection commits each statement at once, and no transaction has begun",
+                "`with connection.transaction():` around send(), or connect without autocommit=True",
+            )
+
     def _must_begin(self) -> bool:
         idle = self._connection.pgconn.transaction_status == TransactionStatus.IDLE
         return bool(idle and self._connection.autocommit)
@@ -126,7 +139,7 @@ class _Base:
 
     def _bound(self, statement: Statement, values: dict[str, object]) -> list[bytes]:
         encoding = self._connection.info.encoding
-        return [str(values[name]).encode(encoding) for name in statement.order]
+        return [_as_text(values[name], encoding) for name in statement.order]
 
     def _raise_first(self, results: Sequence[Any]) -> None:
         for result in results:
@@ -156,8 +169,12 @@ def _together(pgconn: Any, sends: Sequence[Callable[[], None]]) -> Generator[Any
     return results
 
 
-def _first(row: Any) -> str | None:
-    return None if row is None else cast("str", row[0])
+def _as_text(value: object, encoding: str) -> bytes:
+    return b"\\x" + value.hex().encode() if isinstance(value, bytes) else str(value).encode(encoding)
+
+
+def _first(row: Any) -> Any:
+    return None if row is None else row[0]
 
 
 class PsycopgHandle(_Base):
@@ -169,7 +186,7 @@ class PsycopgHandle(_Base):
         if self._must_begin():
             self._connection.execute(self._begin)
 
-    async def run(self, statement: Statement, **values: object) -> tuple[int, str | None]:
+    async def run(self, statement: Statement, **values: object) -> tuple[int, Any]:
         if statement.changes and self._begins():
             with self._connection.lock:
                 changed = self._connection.wait(self._begin_with(statement, values))
@@ -179,6 +196,10 @@ class PsycopgHandle(_Base):
         with self._connection.cursor(row_factory=tuple_row) as cursor:
             cursor.execute(statement.pyformat, values)
             return cursor.rowcount, None if cursor.description is None else _first(cursor.fetchone())
+
+    async def fetch(self, statement: Statement, **values: object) -> Sequence[Sequence[Any]]:
+        with self._connection.cursor(row_factory=tuple_row) as cursor:
+            return cast("Sequence[Sequence[Any]]", cursor.execute(statement.pyformat, values).fetchall())
 
     async def execute(self, sql: str) -> None:
         self._connection.execute(sql)
@@ -208,7 +229,7 @@ class AsyncPsycopgHandle(_Base):
         if self._must_begin():
             await self._connection.execute(self._begin)
 
-    async def run(self, statement: Statement, **values: object) -> tuple[int, str | None]:
+    async def run(self, statement: Statement, **values: object) -> tuple[int, Any]:
         if statement.changes and self._begins():
             async with self._connection.lock:
                 changed = await self._connection.wait(self._begin_with(statement, values))
@@ -218,6 +239,11 @@ class AsyncPsycopgHandle(_Base):
         async with self._connection.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(statement.pyformat, values)
             return cursor.rowcount, None if cursor.description is None else _first(await cursor.fetchone())
+
+    async def fetch(self, statement: Statement, **values: object) -> Sequence[Sequence[Any]]:
+        async with self._connection.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(statement.pyformat, values)
+            return cast("Sequence[Sequence[Any]]", await cursor.fetchall())
 
     async def execute(self, sql: str) -> None:
         await self._connection.execute(sql)

@@ -12,13 +12,23 @@ and `run_now` runs them to the end in the caller's thread.
 
 import importlib
 import os
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from txstore.database.statements import Statement
 from txstore.errors import InvalidOptionError
 
-__all__ = ["Handle", "RowGoneError", "Source", "handle_of", "named", "open_handle", "refused", "run_now"]
+__all__ = [
+    "Handle",
+    "RowGoneError",
+    "Source",
+    "handle_of",
+    "is_sqlalchemy",
+    "named",
+    "open_handle",
+    "refused",
+    "run_now",
+]
 
 _T = TypeVar("_T")
 _ADAPTERS = {"sqlite3": "sqlite", "_sqlite3": "sqlite", "sqlalchemy": "sqlalchemy", "psycopg": "psycopg"}
@@ -43,8 +53,17 @@ class Handle(Protocol):
     async def begin(self) -> None:
         """Begins a database transaction, or joins the current one."""
 
-    async def run(self, statement: Statement, **values: object) -> tuple[int, str | None]:
+    async def join(self) -> None:
+        """Checks that a statement becomes part of a transaction that the user ends, and begins it where drivers do.
+
+        Raises InvalidOptionError for a session that is closed, failed, or commits each statement at once.
+        """
+
+    async def run(self, statement: Statement, **values: object) -> tuple[int, Any]:
         """Executes a statement; returns how many rows it changed, and the first value that it found."""
+
+    async def fetch(self, statement: Statement, **values: object) -> Sequence[Sequence[Any]]:
+        """Executes a statement; returns the rows that it found."""
 
     async def execute(self, sql: str) -> None:
         """Executes a statement without parameters."""
@@ -89,6 +108,11 @@ def _adapter_of(kind: type) -> Any:
     return _FOUND[kind]
 
 
+def is_sqlalchemy(session: object) -> bool:
+    """Tells whether a session or connection is one of SQLAlchemy's."""
+    return getattr(_adapter_of(type(session)), "__name__", "").endswith(".sqlalchemy")
+
+
 def handle_of(session: object) -> Handle:
     """Returns the handle of a user's connection or session. Raises InvalidOptionError for any other object."""
     adapter = _adapter_of(type(session))
@@ -121,15 +145,16 @@ def must_be_source(source: Source) -> None:
     )
 
 
-async def open_handle(source: Source, *, make: bool = False) -> Handle:
-    """Opens a new connection; with `make`, creates a missing SQLite file."""
+async def open_handle(source: Source, *, make: bool = False, keep: bool = False) -> Handle:
+    """Opens a new connection; with `make`, creates a missing SQLite file. One to `keep` is not of the user's
+    pool."""
     if isinstance(source, str) and source.split("://")[0] in ("postgresql", "postgres"):
         return await _opened("psycopg", source)
     if isinstance(source, (str, os.PathLike)):
         return await _opened("sqlite", os.fspath(source), make)
     if callable(source):
         return handle_of(source())
-    return await _opened("sqlalchemy", source)
+    return await _opened("sqlalchemy", source, keep)
 
 
 async def _opened(adapter: str, *arguments: object) -> Handle:

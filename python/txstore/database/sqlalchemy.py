@@ -7,6 +7,7 @@ Always: a session joins the block with its current transaction, unless a `begin(
 Not here: the ORM. Nothing is flushed before the commit.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -57,6 +58,14 @@ class _Base:
                 "session=session)`: the block begins and commits",
             )
 
+    def _must_be_alive(self) -> None:
+        below = self._below
+        if isinstance(below, Session):
+            if not below.is_active:
+                raise refused("the session's transaction has failed", "session.rollback() before send()")
+        elif below.closed:
+            raise refused("the connection is closed", "engine.connect() again before send()")
+
     def _must_be_bound(self, session: Session) -> None:
         try:
             bind = session.get_bind()
@@ -98,7 +107,7 @@ def _driver_sql(connection: Any, statement: Statement) -> str | None:
     return statement.named if driver in _NAMED else statement.pyformat if driver in _PYFORMAT else None
 
 
-def _on_sqlite(connection: Connection, statement: Statement, values: dict[str, object]) -> tuple[int, str | None]:
+def _on_sqlite(connection: Connection, statement: Statement, values: dict[str, object]) -> tuple[int, Any]:
     """Executes on the driver's connection. Its errors are raised as SQLAlchemy's."""
     driver: Any = connection.connection.driver_connection
     failures = connection.dialect.loaded_dbapi.Error
@@ -111,7 +120,7 @@ def _on_sqlite(connection: Connection, statement: Statement, values: dict[str, o
         ) from error
 
 
-def _found(result: Any) -> tuple[int, str | None]:
+def _found(result: Any) -> tuple[int, Any]:
     return (0, result.scalar()) if result.returns_rows else (result.rowcount, None)
 
 
@@ -125,9 +134,13 @@ def _must_be_known(dialect: str) -> None:
 
 
 class SqlAlchemyHandle(_Base):
-    """The handle of a Session or Connection."""
+    """The handle of a Session or Connection; `dispose` ends what was opened with it."""
 
     asynchronous = False
+
+    def __init__(self, given: Any, below: "Session | Connection", dispose: Any = None) -> None:
+        super().__init__(given, below)
+        self._dispose = dispose
 
     def _connection(self) -> Connection:
         if self._begun is not None:
@@ -137,6 +150,10 @@ class SqlAlchemyHandle(_Base):
     async def dialect(self) -> str:
         return self._connection().dialect.name
 
+    async def join(self) -> None:
+        self._must_be_alive()
+        await self.begin()
+
     async def begin(self) -> None:
         connection = self._connection()
         if not connection.in_transaction():
@@ -144,7 +161,7 @@ class SqlAlchemyHandle(_Base):
         self._must_commit(connection)
         self._begun = connection
 
-    async def run(self, statement: Statement, **values: object) -> tuple[int, str | None]:
+    async def run(self, statement: Statement, **values: object) -> tuple[int, Any]:
         connection = self._connection()
         # The transaction is already begun. The driver's own cursor takes half as long as SQLAlchemy for this statement.
         if self._begun is not None and connection.dialect.driver == "pysqlite":
@@ -154,8 +171,11 @@ class SqlAlchemyHandle(_Base):
             return _found(connection.execute(_clause(statement.named), values))
         return _found(connection.exec_driver_sql(sql, values))
 
+    async def fetch(self, statement: Statement, **values: object) -> Sequence[Sequence[Any]]:
+        return self._connection().execute(_clause(statement.named), values).all()
+
     async def execute(self, sql: str) -> None:
-        self._connection().execute(_clause(sql))
+        self._connection().exec_driver_sql(sql)
 
     async def commit(self) -> None:
         self._begun = None
@@ -167,6 +187,8 @@ class SqlAlchemyHandle(_Base):
 
     async def close(self) -> None:
         self._given.close()
+        if self._dispose is not None:
+            self._dispose()
 
 
 class AsyncSqlAlchemyHandle(_Base):
@@ -186,6 +208,10 @@ class AsyncSqlAlchemyHandle(_Base):
     async def dialect(self) -> str:
         return str((await self._connection()).dialect.name)
 
+    async def join(self) -> None:
+        self._must_be_alive()
+        await self.begin()
+
     async def begin(self) -> None:
         connection = await self._connection()
         if not connection.in_transaction():
@@ -193,15 +219,18 @@ class AsyncSqlAlchemyHandle(_Base):
         self._must_commit(connection.sync_connection)
         self._begun = connection
 
-    async def run(self, statement: Statement, **values: object) -> tuple[int, str | None]:
+    async def run(self, statement: Statement, **values: object) -> tuple[int, Any]:
         connection = await self._connection()
         sql = _driver_sql(connection, statement)
         if sql is None:
             return _found(await connection.execute(_clause(statement.named), values))
         return _found(await connection.exec_driver_sql(sql, values))
 
+    async def fetch(self, statement: Statement, **values: object) -> Sequence[Sequence[Any]]:
+        return (await (await self._connection()).execute(_clause(statement.named), values)).all()  # type: ignore[no-any-return]
+
     async def execute(self, sql: str) -> None:
-        await (await self._connection()).execute(_clause(sql))
+        await (await self._connection()).exec_driver_sql(sql)
 
     async def commit(self) -> None:
         self._begun = None
@@ -253,18 +282,22 @@ def is_source(source: Any) -> bool:
     return True
 
 
-async def opened(source: Any) -> Handle:
-    """Opens a new connection."""
+async def opened(source: Any, keep: bool) -> Handle:
+    """Opens a new connection, from the engine's pool unless it is one to keep."""
     engine: Engine = getattr(source, "sync_engine", source)
     # A check's two statements must each see what was committed before, whatever the engine's level is.
     options = {"isolation_level": "READ COMMITTED"} if engine.dialect.name == "postgresql" else {}
-    if engine is source:
+    if engine is source and not keep:
         connection = engine.connect().execution_options(**options)
         return SqlAlchemyHandle(connection, connection)
+    own = Engine(engine.pool.recreate(), engine.dialect, engine.url)
+    if engine is source:
+        connection = own.connect().execution_options(**options)
+        return SqlAlchemyHandle(connection, connection, own.dispose)
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     # The engine's own pool belongs to the user's event loop. A check runs in another thread, with another loop.
-    ours = AsyncEngine(Engine(engine.pool.recreate(), engine.dialect, engine.url))
+    ours = AsyncEngine(own)
     begun = await ours.connect()
     connection_async = await begun.execution_options(**options)
     below = connection_async.sync_connection

@@ -7,7 +7,9 @@ Always: a block holds SQLite's write lock from its beginning (BEGIN IMMEDIATE), 
 """
 
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from txstore.database.session import Handle, refused
 from txstore.database.statements import Statement
@@ -36,8 +38,26 @@ class SqliteHandle:
         if not self._connection.in_transaction:
             self._connection.execute("BEGIN IMMEDIATE")
 
-    async def run(self, statement: Statement, **values: object) -> tuple[int, str | None]:
+    async def join(self) -> None:
+        self.must_be_usable()
+        connection = self._connection
+        at_once = connection.isolation_level is None or getattr(connection, "autocommit", None) is True
+        if at_once and not connection.in_transaction:
+            raise refused(
+                "the sqlite3 connection commits each statement at once, and no transaction has begun",
+                'connection.execute("BEGIN") before send(), or connect without isolation_level=None',
+            )
+
+    async def run(self, statement: Statement, **values: object) -> tuple[int, Any]:
         return executed(self._connection, statement, values)
+
+    async def fetch(self, statement: Statement, **values: object) -> Sequence[Sequence[Any]]:
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        try:
+            return cursor.execute(statement.named, values).fetchall()
+        finally:
+            cursor.close()
 
     async def execute(self, sql: str) -> None:
         self._connection.execute(sql).close()
@@ -67,7 +87,7 @@ class SqliteHandle:
         self._connection.close()
 
 
-def executed(connection: sqlite3.Connection, statement: Statement, values: dict[str, object]) -> tuple[int, str | None]:
+def executed(connection: sqlite3.Connection, statement: Statement, values: dict[str, object]) -> tuple[int, Any]:
     """Returns how many rows a statement changed, and the first value found, whatever the connection's row factory."""
     cursor = connection.cursor()
     cursor.row_factory = None

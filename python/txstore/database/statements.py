@@ -1,4 +1,4 @@
-"""Statements: the two tables, and all SQL that uses them.
+"""Statements: the tables, and all SQL that uses them.
 
 In:     the names of drivers' parameter styles.
 Out:    the same text for SQLite and PostgreSQL.
@@ -12,25 +12,39 @@ Not here: who executes the SQL, and when.
                             <id>                committed | rolled_back       when it was written
                             txstore.identity    a random name of the database rows older than this were cleaned
     txstore_inbox           consumer_group, message_id                        when it was handled
+    txstore_outbox          owner, seq          message                       parked
+                            who forwards it     as OutboxRow encodes it       why it cannot be sent; NULL: it waits
 """
 
 import re
 import zlib
+from collections.abc import Iterable
 
-__all__ = ["CLEAN", "CLEAN_INBOX", "COMMITTED", "DDL", "DDL_SQLITE", "ROLLED_BACK", "Statement"]
+__all__ = ["CLEAN", "CLEAN_INBOX", "COMMITTED", "DDL", "DDL_SQLITE", "ROLLED_BACK", "Statement", "delete_from_outbox"]
 
-_TABLE, _INBOX, _IDENTITY = "txstore_transactions", "txstore_inbox", "txstore.identity"
+_TABLE, _INBOX, _OUTBOX, _IDENTITY = "txstore_transactions", "txstore_inbox", "txstore_outbox", "txstore.identity"
 COMMITTED, ROLLED_BACK = "committed", "rolled_back"
 
-DDL: tuple[str, ...] = (
+_OUTBOX_COLUMNS = (
+    "owner BIGINT NOT NULL, seq BIGINT NOT NULL, message {binary} NOT NULL, message_group VARCHAR(255), "
+    "group_seq BIGINT, parked VARCHAR(1000), PRIMARY KEY (owner, seq)"
+)
+_OUTBOX_GROUPS = (
+    f"CREATE INDEX IF NOT EXISTS {_OUTBOX}_groups ON {_OUTBOX} (message_group, group_seq) "
+    "WHERE message_group IS NOT NULL"
+)
+_TABLES = (
     f"CREATE TABLE IF NOT EXISTS {_TABLE} (transaction_id VARCHAR(255) NOT NULL PRIMARY KEY, "
     "outcome VARCHAR(64) NOT NULL, created_ms BIGINT NOT NULL)",
     f"CREATE TABLE IF NOT EXISTS {_INBOX} (consumer_group VARCHAR(255) NOT NULL, message_id VARCHAR(255) NOT NULL, "
     "created_ms BIGINT NOT NULL, PRIMARY KEY (consumer_group, message_id))",
+    f"CREATE TABLE IF NOT EXISTS {_OUTBOX} ({_OUTBOX_COLUMNS})",
 )
-"""The SQL of `create_table()` for PostgreSQL, for migrations. It works in SQLite, too."""
-DDL_SQLITE = tuple(f"{sql} WITHOUT ROWID" for sql in DDL)
-"""The same for SQLite, where a row is then stored in one B-tree instead of two."""
+
+DDL: tuple[str, ...] = (*(sql.format(binary="BYTEA") for sql in _TABLES), _OUTBOX_GROUPS)
+"""The SQL of `create_table()` for PostgreSQL, for migrations."""
+DDL_SQLITE: tuple[str, ...] = (*(f"{sql.format(binary='BLOB')} WITHOUT ROWID" for sql in _TABLES), _OUTBOX_GROUPS)
+"""The same for SQLite, where a row is stored in one B-tree instead of two."""
 
 
 class Statement:
@@ -39,7 +53,7 @@ class Statement:
     __slots__ = ("changes", "name", "named", "numbered", "order", "pyformat")
 
     def __init__(self, text: str) -> None:
-        self.changes: bool = text.startswith("INSERT")
+        self.changes: bool = text.startswith("INSERT") and "RETURNING" not in text
         """Whether it writes rows and returns none."""
         self.named: str = text
         """With `:name`, for sqlite3 and SQLAlchemy."""
@@ -111,3 +125,39 @@ SELECT_HANDLED = Statement(
 )
 WAIT_SHORTLY = Statement("SET LOCAL lock_timeout = '5s'")
 """PostgreSQL: limits how long a check waits for a local transaction in progress. It is asked again later."""
+
+# The outbox. A row is inserted in the user's own transaction, and only if checks and the forwarder read this database.
+_FROM_IDENTITY = f"FROM {_TABLE} WHERE transaction_id = '{_IDENTITY}' AND outcome = CAST(:identity AS VARCHAR(64))"
+INSERT_OUTBOX = Statement(
+    f"INSERT INTO {_OUTBOX} (owner, seq, message) SELECT CAST(:owner AS BIGINT), CAST(:seq AS BIGINT), :message "
+    f"{_FROM_IDENTITY}"
+)
+INSERT_OUTBOX_GROUP = Statement(
+    f"INSERT INTO {_OUTBOX} (owner, seq, message, message_group, group_seq) "
+    "SELECT CAST(:owner AS BIGINT), CAST(:seq AS BIGINT), :message, CAST(:message_group AS VARCHAR(255)), "
+    f"(SELECT coalesce(max(group_seq), 0) + 1 FROM {_OUTBOX} "
+    f"WHERE message_group = CAST(:message_group AS VARCHAR(255))) {_FROM_IDENTITY} RETURNING group_seq"
+)
+"""Returns 1 if no earlier row of the message group is left."""
+SELECT_OUTBOX = Statement(
+    f"SELECT seq, message, message_group, group_seq FROM {_OUTBOX} WHERE owner = CAST(:owner AS BIGINT) "
+    "AND seq >= CAST(:first AS BIGINT) AND parked IS NULL ORDER BY seq LIMIT CAST(:rows AS BIGINT)"
+)
+SELECT_EARLIER = Statement(
+    f"SELECT owner, seq FROM {_OUTBOX} WHERE message_group = CAST(:message_group AS VARCHAR(255)) "
+    "AND group_seq < CAST(:group_seq AS BIGINT)"
+)
+NEXT_OWNER = Statement(
+    f"SELECT min(owner) FROM {_OUTBOX} WHERE owner > CAST(:after AS BIGINT) AND owner <= CAST(:last AS BIGINT)"
+)
+PARK = Statement(
+    f"UPDATE {_OUTBOX} SET parked = CAST(:parked AS VARCHAR(1000)) "
+    "WHERE owner = CAST(:owner AS BIGINT) AND seq = CAST(:seq AS BIGINT)"
+)
+NOT_DURABLE = Statement("SET LOCAL synchronous_commit = off")
+"""PostgreSQL: a deletion need not be durable, because a row that returns is found in the log."""
+
+
+def delete_from_outbox(owner: int, seqs: Iterable[int]) -> str:
+    """Returns the statement that deletes finished rows."""
+    return f"DELETE FROM {_OUTBOX} WHERE owner = {owner:d} AND seq IN ({', '.join(f'{seq:d}' for seq in seqs)})"

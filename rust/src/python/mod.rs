@@ -17,6 +17,7 @@ mod error;
 mod event;
 mod message;
 mod names;
+mod outbox;
 mod remoting;
 mod repair;
 mod retention;
@@ -50,6 +51,8 @@ mod _native {
     use super::message::{Message, SendResult};
     #[pymodule_export]
     use super::names::{is_system_topic, validate_group, validate_topic};
+    #[pymodule_export]
+    use super::outbox::OutboxRow;
     #[pymodule_export]
     use super::remoting::{FrameReader, RemotingCommand, batch_body, decode_records, encode_request, properties_text};
     #[pymodule_export]

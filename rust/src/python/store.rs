@@ -12,6 +12,7 @@ use pyo3::types::PyString;
 use super::call::{detached, now_or_detached, written};
 use super::error::OrRaise;
 use super::message::{Message, SendResult};
+use super::outbox::OutboxRow;
 use super::retention::{Expired, LogFile};
 use super::stored::StoredMessage;
 use super::transaction::{DueHalves, EndResult, TopicEnds, TransactionRow, WaitingHalf};
@@ -19,7 +20,7 @@ use crate::base::error::Error;
 use crate::base::options::{FlushDiskType, StoreOptions};
 use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 use crate::storage::config_file;
-use crate::store::{Copy, Decider, End, EndKind, NewHalfMessage, NewMessage, StoredRecord, Wait};
+use crate::store::{Copy, Decider, End, EndKind, NewHalfMessage, NewMessage, Once, StoredRecord, Wait};
 use crate::transaction::HalfCopy;
 use crate::transaction::scan::{Waiting, group_by_facts};
 
@@ -149,6 +150,50 @@ impl Store {
             SendResult::new(sent, message.get().topic.clone_ref(py), self.host, false)
         };
         Ok(sent.into_iter().zip(&messages).map(result).collect())
+    }
+
+    fn append_row(&self, py: Python<'_>, row: &Bound<'_, OutboxRow>, queue_id: i64) -> PyResult<SendResult> {
+        let row = row.get();
+        let new = row.message(py, queue(queue_id).or_raise(py)?);
+        let sent = written(py, |wait| self.store.append_one(&new, wait))?;
+        Ok(SendResult::new(sent, PyString::new(py, row.topic()).unbind(), self.host, false))
+    }
+
+    #[pyo3(signature = (rows, queue_ids, *, once))]
+    fn append_rows(
+        &self,
+        py: Python<'_>,
+        rows: Vec<Bound<'_, OutboxRow>>,
+        queue_ids: Vec<i64>,
+        once: bool,
+    ) -> PyResult<Vec<&'static str>> {
+        if rows.len() != queue_ids.len() {
+            let what = format!("got {} rows but {} queue ids", rows.len(), queue_ids.len());
+            return Err(Error::InvalidMessage { what }).or_raise(py);
+        }
+        let new = rows.iter().zip(queue_ids).map(|(row, queue_id)| Ok(row.get().message(py, queue(queue_id)?)));
+        let new: Vec<NewMessage<'_>> = new.collect::<Result<_, Error>>().or_raise(py)?;
+        if !once {
+            detached(py, || self.store.append(&new, Wait::Yes)?.acknowledged())?;
+            return Ok(vec!["appended"; new.len()]);
+        }
+        let done = detached(py, || self.store.append_once(&new)?.acknowledged())?;
+        let name = |once: &Once| match once {
+            Once::Appended(_) => "appended",
+            Once::Present => "present",
+            Once::InDoubt => "in_doubt",
+        };
+        Ok(done.iter().map(name).collect())
+    }
+
+    #[getter]
+    fn appended_end(&self) -> u64 {
+        self.store.appended_end().0
+    }
+
+    #[getter]
+    fn durable_end(&self) -> u64 {
+        self.store.durable_end().0
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {

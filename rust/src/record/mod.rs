@@ -11,6 +11,7 @@ pub mod encode;
 pub mod layout;
 pub mod message;
 pub mod message_id;
+pub mod outbox;
 pub mod properties;
 #[cfg(test)]
 mod tests;

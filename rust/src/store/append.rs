@@ -122,7 +122,7 @@ impl Store {
 }
 
 impl Shared {
-    fn check_append(&self, messages: &[NewMessage<'_>]) -> Result<()> {
+    pub(super) fn check_append(&self, messages: &[NewMessage<'_>]) -> Result<()> {
         self.check_writable("sending")?;
         for message in messages {
             check_body(message.body, self.options.max_message_size)?;
@@ -141,7 +141,7 @@ impl Shared {
         names::validate_group(half.group)
     }
 
-    fn append_in(
+    pub(super) fn append_in(
         &self,
         inner: &mut Inner,
         messages: &[NewMessage<'_>],

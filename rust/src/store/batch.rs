@@ -103,6 +103,16 @@ impl<T> Unacknowledged<'_, T> {
 }
 
 impl Store {
+    /// Returns the physical offset after the last record.
+    pub fn appended_end(&self) -> PhysicalOffset {
+        PhysicalOffset(self.shared.log.appended())
+    }
+
+    /// Returns the physical offset up to which the log is durable.
+    pub fn durable_end(&self) -> PhysicalOffset {
+        PhysicalOffset(self.shared.log.durable())
+    }
+
     /// Waits until the log is durable up to `end`. This covers all writes before it.
     pub fn wait_durable(&self, end: PhysicalOffset) -> Result<()> {
         self.shared.wait_durable(end.0)?;

@@ -7,6 +7,7 @@
 //! Not here: when to check and which producer to ask (Python decides this).
 
 mod append;
+mod append_once;
 mod batch;
 mod configuration;
 mod copy;
@@ -42,6 +43,7 @@ mod without_waiting;
 mod write_ends;
 
 pub use append::{NewHalfMessage, NewMessage, Sent};
+pub use append_once::Once;
 pub use batch::{Unacknowledged, Wait};
 pub use copy::Copy;
 pub use deliver_delayed::Delivered;

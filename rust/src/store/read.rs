@@ -27,7 +27,7 @@ const WARM_BYTES: u64 = 64 << 20;
 /// How many records ahead to prefetch into the CPU's cache, because main memory is slow to answer.
 const AHEAD: usize = 2;
 /// The maximum number of index candidates of one hash that a query examines.
-const CANDIDATES_MAX: usize = 4_096;
+pub(super) const CANDIDATES_MAX: usize = 4_096;
 
 impl Store {
     /// Returns visible messages of a queue from an offset on, and the offset to continue from. With `tags`, returns

@@ -6,8 +6,8 @@
 //!         taken. Locks of the last two rows are held briefly, and two locks of the same row are never held together.
 //!
 //! ```text
-//!   ends.turn            delivering              pending_topics     one group of ends; one round of delayed
-//!       │                    │                        │             messages; one count of what is pending
+//!   ends.turn      delivering, appending_once    pending_topics     one group of ends; one round of delayed messages,
+//!       │                    │                        │             or of messages once; one count of what is pending
 //!       │                    ▼                        │
 //!       │            maintenance.turn                 │             writes derived files, snapshots, progress;
 //!       │                    │                        │             removes files; closes cleanly
@@ -78,6 +78,8 @@ pub(super) struct Shared {
     pub(super) snapshots: SnapshotState,
     /// Held by the one thread that delivers delayed messages.
     pub(super) delivering: Mutex<(), TURN>,
+    /// Held by the one thread that appends messages once.
+    pub(super) appending_once: Mutex<(), TURN>,
     /// Topics of pending transactions by half queue offset, kept between calls of `pending`.
     pub(super) pending_topics: Mutex<PendingTopics, TURN>,
     pub(super) ages: LogAges,

@@ -15,6 +15,7 @@ mod interleavings;
 mod locks;
 mod log;
 mod lost_halves;
+mod once;
 mod readers;
 mod recovery;
 mod retention;

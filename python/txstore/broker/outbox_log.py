@@ -1,0 +1,35 @@
+"""Outbox log: the log of an open store, as the forwarder of an outbox uses it.
+
+In:     rows of an outbox.
+Out:    messages in the log, and up to where it is durable.
+Not here: which rows are committed (`txstore.database.outbox`).
+"""
+
+import zlib
+from collections.abc import Sequence
+
+from txstore._native import OutboxRow, Store, log_store_id
+from txstore.producer.outbox import Fate
+
+__all__ = ["StoreLog"]
+
+
+class StoreLog:
+    """The log of an open store. See `OutboxLog`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.destination = zlib.crc32((log_store_id(store.path) or "").encode()) >> 1
+        self.append = store.append_row
+
+    def append_many(self, rows: Sequence[OutboxRow], queue_ids: Sequence[int], *, once: bool) -> Sequence[Fate]:
+        return self._store.append_rows(rows, queue_ids, once=once)
+
+    def appended_end(self) -> int:
+        return self._store.appended_end
+
+    def durable_end(self) -> int:
+        return self._store.durable_end
+
+    def make_durable(self) -> None:
+        self._store.flush()

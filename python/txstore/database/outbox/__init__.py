@@ -1,0 +1,19 @@
+"""Outbox: messages that are rows of the user's own database transaction until they are in the log.
+
+::
+
+    producer.send(message, session=session)       inserts one row, in the user's transaction
+            │ commit
+            ├── early    after the commit of a SQLAlchemy session, in the same call
+            └── forwarder   a thread of the process that wrote the row: reads it, appends its message
+                                │ the message is durable
+                                └── deletes the row
+
+`producer` has what programs call, `forwarder` the thread, `early` the hooks of SQLAlchemy. Always: a row is deleted
+only when its message is durable in the log, and a message is appended only if its row is committed.
+"""
+
+from txstore.database.outbox.forwarder import Forwarder
+from txstore.database.outbox.producer import OutboxProducer, OutboxReceipt
+
+__all__ = ["Forwarder", "OutboxProducer", "OutboxReceipt"]

@@ -1,0 +1,166 @@
+"""Outbox producer: sends messages within the user's own database transaction.
+
+In:     messages, and the session or connection whose transaction they belong to.
+Out:    one row for each message, and a receipt.
+Always: nothing but an INSERT happens in the user's transaction, and nothing here commits.
+Not here: how rows become messages of the log (`forwarder`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self, overload
+
+from txstore._native import OutboxRow, is_system_topic
+from txstore.database.outbox.forwarder import Forwarder
+from txstore.database.rows import TableError, table_is_missing
+from txstore.database.session import Handle, handle_of, is_sqlalchemy, run_now
+from txstore.database.statements import INSERT_OUTBOX, INSERT_OUTBOX_GROUP
+from txstore.errors import InvalidMessageError, InvalidNameError, InvalidOptionError, StoreClosedError
+from txstore.message import Message, SentMessage
+from txstore.producer import Producer
+
+__all__ = ["OutboxProducer", "OutboxReceipt"]
+
+
+class BlockingSession(Protocol):
+    """The methods that connections and sessions of all blocking drivers have."""
+
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxReceipt:
+    """What is known of a message sent within a transaction. Its queue and offset do not exist before the commit."""
+
+    message_id: str
+    """The unique id (32 hex digits) that the message has in the log if the transaction commits."""
+    topic: str
+    """The topic."""
+
+
+class OutboxProducer:
+    """Sends messages that become visible if, and only if, the user's own database transaction commits. Thread-safe.
+
+    Created by `broker.producer(group, database=Database(…))`.
+    """
+
+    def __init__(self, producer: Producer, forwarder: Forwarder, max_message_size: int) -> None:
+        self._producer = producer
+        self._forwarder = forwarder
+        self._max_message_size = max_message_size
+
+    def __repr__(self) -> str:
+        return f"OutboxProducer(group={self.group!r}, database={self._forwarder.database!r})"
+
+    @property
+    def group(self) -> str:
+        """The name of the producer group."""
+        return self._producer.group
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._producer.closed
+
+    @overload
+    def send(self, message: Message, *, session: BlockingSession, queue_id: int | None = None) -> OutboxReceipt: ...
+    @overload
+    def send(self, message: Message, *, session: None, queue_id: int | None = None) -> SentMessage: ...
+    def send(
+        self, message: Message, *, session: BlockingSession | None, queue_id: int | None = None
+    ) -> OutboxReceipt | SentMessage:
+        """Inserts the message as a row of the session's transaction. With None instead of a session, sends it at once.
+
+        The message becomes visible after the commit, and never if the transaction, or a savepoint around this call,
+        rolls back. Raises InvalidOptionError for a session that cannot be used, InvalidNameError for the topic or
+        queue, InvalidMessageError, TableError, StoreClosedError, and what the driver raises.
+        """
+        if session is None:
+            return self._producer.send(message, queue_id=queue_id)
+        return self.send_batch([message], session=session, queue_id=queue_id)[0]
+
+    @overload
+    def send_batch(
+        self, messages: Sequence[Message], *, session: BlockingSession, queue_id: int | None = None
+    ) -> list[OutboxReceipt]: ...
+    @overload
+    def send_batch(
+        self, messages: Sequence[Message], *, session: None, queue_id: int | None = None
+    ) -> Sequence[SentMessage]: ...
+    def send_batch(
+        self, messages: Sequence[Message], *, session: BlockingSession | None, queue_id: int | None = None
+    ) -> list[OutboxReceipt] | Sequence[SentMessage]:
+        """Sends several messages as `send` does."""
+        if session is None:
+            return self._producer.send_batch(messages, queue_id=queue_id)
+        rows = [self._row_of(message, queue_id) for message in messages]
+        handle = handle_of(session)
+        if handle.asynchronous:
+            raise InvalidOptionError(
+                f"the session is async ({type(session).__name__}), and this producer blocks\n"
+                "hint: a blocking session, such as sqlalchemy.orm.Session",
+                option="session",
+            )
+        run_now(self._insert_all(handle, session, rows))
+        return [OutboxReceipt(row.message_id, row.topic) for row in rows]
+
+    def close(self) -> None:
+        """Leaves the group. Rows that are committed are still forwarded. Idempotent."""
+        self._producer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _row_of(self, message: Message, queue_id: int | None) -> OutboxRow:
+        """Checks a message before anything is written, and encodes it."""
+        if self.closed:
+            raise StoreClosedError(f"the producer of group {self.group} is closed")
+        if not isinstance(message, Message):
+            raise InvalidMessageError(
+                f"expected a Message, got {type(message).__name__}\nhint: send txstore.Message(topic, body)"
+            )
+        if is_system_topic(message.topic):
+            raise InvalidNameError(f"topic {message.topic} is the system's: clients neither send to it nor read it")
+        if len(message.body) > self._max_message_size:
+            raise InvalidMessageError(
+                f"the body has {len(message.body)} bytes, max_message_size allows {self._max_message_size}\n"
+                "hint: store the body elsewhere and send a reference to it, or raise the option"
+            )
+        self._producer._choose(message, queue_id, None, None)
+        return OutboxRow.of(message, self.group, queue_id)
+
+    async def _insert_all(self, handle: Handle, session: object, rows: Sequence[OutboxRow]) -> None:
+        await handle.join()
+        identity = self._forwarder.database.identity()
+        for row in rows:
+            await self._insert(handle, session, row, identity)
+
+    async def _insert(self, handle: Handle, session: object, row: OutboxRow, identity: str) -> None:
+        forwarder = self._forwarder
+        owner, seq = forwarder.next_row()
+        values = {"owner": owner, "seq": seq, "message": row.data, "identity": identity}
+        is_first = True
+        try:
+            if row.message_group is None:
+                written = (await handle.run(INSERT_OUTBOX, **values))[0] == 1
+            else:
+                _, group_seq = await handle.run(INSERT_OUTBOX_GROUP, message_group=row.message_group, **values)
+                written, is_first = group_seq is not None, group_seq == 1
+        except Exception as error:
+            if table_is_missing(error):
+                raise TableError.elsewhere(forwarder.database.forget_identity()) from error
+            raise
+        if not written:
+            raise TableError.elsewhere(forwarder.database.forget_identity())
+        await forwarder.inserted(handle, seq)
+        if is_sqlalchemy(session):
+            from txstore.database.outbox import early
+
+            early.note(session, forwarder, seq, row, is_first=is_first)

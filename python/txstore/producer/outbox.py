@@ -1,0 +1,100 @@
+"""Outbox: connects a database whose rows are messages to a broker's log.
+
+In:     databases that producers use.
+Out:    one forwarder for each, which appends messages to the log and chooses queues as producers do.
+Not here: rows and transactions (`txstore.database.outbox`), the log itself (a broker).
+"""
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol, TypeAlias, TypeVar
+
+from txstore._native import OutboxRow, java_hash_code
+from txstore.errors import InvalidNameError
+from txstore.message import SentMessage
+from txstore.producer.producer import Producer
+
+__all__ = ["Fate", "OutboxDatabase", "OutboxLog", "Outboxes"]
+
+Fate: TypeAlias = Literal["appended", "present", "in_doubt"]
+"""What became of a row's message; see `Store.append_rows`."""
+
+
+class OutboxLog(Protocol):
+    """Appends the messages of rows, and tells when they are durable."""
+
+    destination: int
+    """A number of 31 bits that tells this log from others. The owners of rows for it begin with it."""
+
+    def append(self, row: OutboxRow, queue_id: int) -> SentMessage:
+        """Appends the message of a committed row that nobody has appended before. Never waits for a disk."""
+
+    def append_many(self, rows: Sequence[OutboxRow], queue_ids: Sequence[int], *, once: bool) -> Sequence[Fate]:
+        """Appends messages of committed rows; with `once`, those that are not in the log yet."""
+
+    def appended_end(self) -> int:
+        """Returns the end of what is appended."""
+
+    def durable_end(self) -> int:
+        """Returns the end of what is durable. Messages appended below it survive a power loss."""
+
+    def make_durable(self) -> None:
+        """Makes everything appended so far durable."""
+
+
+class Closing(Protocol):
+    """What a broker closes before its store."""
+
+    def close(self, timeout: float) -> None: ...
+
+
+ClosingT = TypeVar("ClosingT", bound=Closing)
+ProducerT_co = TypeVar("ProducerT_co", covariant=True)
+
+
+class Outboxes:
+    """A broker's forwarders, one for each database. Thread-safe."""
+
+    def __init__(self, log: Callable[[], OutboxLog], write_queues: Callable[[str], Sequence[int]]) -> None:
+        self._new_log = log
+        self._write_queues = write_queues
+        self._lock = threading.Lock()
+        self._forwarders: dict[int, tuple[object, Closing]] = {}
+        self._turn = itertools.count().__next__
+
+    def forwarder(
+        self, database: object, make: Callable[[OutboxLog, Callable[[OutboxRow], int]], ClosingT]
+    ) -> ClosingT:
+        """Returns the forwarder of a database's rows; makes it with the log and a choice of queues the first time."""
+        with self._lock:
+            found = self._forwarders.get(id(database))
+            if found is None:
+                found = self._forwarders[id(database)] = (database, make(self._new_log(), self._choose))
+            return found[1]  # type: ignore[return-value]
+
+    def close(self, timeout: float) -> None:
+        """Forwards what is committed, then stops; each forwarder within `timeout` seconds."""
+        with self._lock:
+            forwarders = [forwarder for _, forwarder in self._forwarders.values()]
+        for forwarder in forwarders:
+            forwarder.close(timeout)
+
+    def _choose(self, row: OutboxRow) -> int:
+        """Returns the queue of a row: its own, its message group's, or the next in turn. Raises InvalidNameError."""
+        queues = self._write_queues(row.topic)
+        if row.queue_id is not None and row.queue_id in queues:
+            return row.queue_id
+        if row.queue_id is not None:
+            raise InvalidNameError(f"topic {row.topic} has no queue {row.queue_id} that accepts messages")
+        if not queues:
+            raise InvalidNameError(f"topic {row.topic} has no queue that accepts messages")
+        number = self._turn() if row.message_group is None else java_hash_code(row.message_group)
+        return queues[number % len(queues)]
+
+
+class OutboxDatabase(Protocol[ProducerT_co]):
+    """A database whose rows are messages: a `txstore.database.Database`."""
+
+    def outbox_producer(self, producer: Producer, outboxes: Outboxes, max_message_size: int) -> ProducerT_co:
+        """Returns the producer of `broker.producer(group, database=…)`."""

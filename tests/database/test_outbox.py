@@ -1,0 +1,190 @@
+"""Guards messages within the user's own transaction: each committed row's message is in the log once, no other is.
+
+With every blocking kind of session, on both databases.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy.orm import Session
+
+import txstore
+from tests.database.conftest import SMALL, Kind, make_kind
+from tests.waiting import eventually
+from txstore import EmbeddedBroker, Message, errors
+from txstore.database import Database
+from txstore.database.outbox import OutboxProducer
+
+BLOCKING = ["sqlite3", "sqlalchemy sqlite", "sqlalchemy sqlite connection", "psycopg", "sqlalchemy postgres"]
+
+
+@pytest.fixture(params=BLOCKING)
+def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
+    found = make_kind(request.param, tmp_path, request)
+    yield found
+    found.close()
+    if found.address.startswith("postgresql"):
+        request.getfixturevalue("postgres").give_back(found.address)
+
+
+@pytest.fixture
+def producer(broker: EmbeddedBroker, database: Database) -> OutboxProducer:
+    broker.create_topic("orders", 1)
+    return broker.producer("order-service", database=database)
+
+
+@contextmanager
+def session_of(kind: Kind) -> Iterator[Any]:
+    """A user's blocking session; what it did not commit is lost."""
+    if kind.name == "sqlite3":
+        session: Any = sqlite3.connect(kind.address)
+    elif kind.name == "psycopg":
+        session = psycopg.connect(kind.address)
+    elif "connection" in kind.name:
+        session = kind.engine.connect()
+    else:
+        session = Session(kind.engine)
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def execute(session: Any, sql: str) -> None:
+    session.execute(sql if isinstance(session, (sqlite3.Connection, psycopg.Connection)) else text(sql))
+
+
+def bodies(broker: EmbeddedBroker, topic: str = "orders") -> list[bytes]:
+    return [message.body for message in broker.read(topic, 0, 0, 1000)[0]]
+
+
+def rows(kind: Kind) -> int:
+    return int(kind.rows("SELECT count(*) FROM txstore_outbox")[0][0])
+
+
+def test_message_is_sent_with_the_commit(broker: EmbeddedBroker, producer: OutboxProducer, kind: Kind) -> None:
+    with session_of(kind) as session:
+        execute(session, "INSERT INTO orders VALUES (1, 'a')")
+        receipt = producer.send(Message("orders", b"1", tags="paid", keys=["o-1"]), session=session)
+        assert (len(receipt.message_id), receipt.topic) == (32, "orders")
+        assert (bodies(broker), rows(kind)) == ([], 0)
+        session.commit()
+        eventually(lambda: bodies(broker) == [b"1"])
+    message = broker.read("orders", 0, 0, 1)[0][0]
+    assert (message.message_id, message.tags, list(message.keys)) == (receipt.message_id, "paid", ["o-1"])
+    broker.close()
+    assert (kind.orders(), rows(kind)) == ([1], 0)
+
+
+def test_message_is_not_sent_with_a_rollback(broker: EmbeddedBroker, producer: OutboxProducer, kind: Kind) -> None:
+    with session_of(kind) as session:
+        producer.send(Message("orders", b"1"), session=session)
+        session.rollback()
+        producer.send_batch([Message("orders", b"2"), Message("orders", b"3")], session=session)
+        execute(session, "SAVEPOINT one")
+        producer.send(Message("orders", b"4"), session=session)
+        execute(session, "ROLLBACK TO SAVEPOINT one")
+        producer.send(Message("orders", b"5"), session=session)
+        session.commit()
+        eventually(lambda: len(bodies(broker)) >= 3)
+        producer.send(Message("orders", b"6"), session=session)
+    broker.close()
+    assert rows(kind) == 0
+    with txstore.open(broker.store.path, **SMALL) as again:
+        assert bodies(again) == [b"2", b"3", b"5"]
+
+
+def test_without_a_session_a_message_is_sent_at_once(broker: EmbeddedBroker, producer: OutboxProducer) -> None:
+    sent = producer.send(Message("orders", b"1"), session=None)
+    assert (sent.queue_offset, bodies(broker)) == (0, [b"1"])
+
+
+def test_messages_of_a_group_stay_in_commit_order(broker: EmbeddedBroker, producer: OutboxProducer, kind: Kind) -> None:
+    with session_of(kind) as session:
+        for number in range(100):
+            if number % 3 == 2:
+                producer.send(Message("orders", b"rolled back", message_group="customer-1"), session=session)
+                session.rollback()
+            producer.send(Message("orders", b"%d" % number, message_group="customer-1"), session=session)
+            session.commit()
+    eventually(lambda: len(bodies(broker)) == 100)
+    assert bodies(broker) == [b"%d" % number for number in range(100)]
+
+
+def test_what_cannot_be_sent_is_refused_before_anything_is_written(
+    broker: EmbeddedBroker, producer: OutboxProducer, kind: Kind
+) -> None:
+    with session_of(kind) as session:
+        with pytest.raises(errors.InvalidMessageError, match="max_message_size allows"):
+            producer.send(Message("orders", b"x" * (1 << 17)), session=session)
+        with pytest.raises(errors.InvalidNameError, match="has no queue 7"):
+            producer.send(Message("orders", b"x"), session=session, queue_id=7)
+        with pytest.raises(errors.InvalidNameError, match="system"):
+            producer.send(Message("RMQ_SYS_TRANS_HALF_TOPIC", b"x"), session=session)
+        with pytest.raises(errors.InvalidMessageError, match="expected a Message"):
+            producer.send("text", session=session)  # type: ignore[call-overload]
+        with pytest.raises(errors.InvalidOptionError, match="must be a connection or a session"):
+            producer.send(Message("orders", b"x"), session=object())  # type: ignore[call-overload]
+        session.commit()
+    assert rows(kind) == 0
+
+
+def test_session_that_commits_each_statement_is_refused(producer: OutboxProducer, kind: Kind) -> None:
+    if kind.name == "sqlite3":
+        at_once: Any = sqlite3.connect(kind.address, isolation_level=None)
+    elif kind.name == "psycopg":
+        at_once = psycopg.connect(kind.address, autocommit=True)
+    else:
+        at_once = create_engine(kind.engine.url, isolation_level="AUTOCOMMIT", poolclass=NullPool).connect()
+    with pytest.raises(errors.InvalidOptionError, match="commits each statement at once"):
+        producer.send(Message("orders", b"x"), session=at_once)
+    at_once.close()
+    assert rows(kind) == 0
+
+
+def _commit_and_die(address: str, path: Path, count: int, line: Connection) -> None:
+    broker = txstore.open(path, **SMALL)
+    producer = broker.producer("order-service", database=Database(address))
+    session: Any = psycopg.connect(address) if address.startswith("postgresql") else sqlite3.connect(address)
+    for number in range(count):
+        producer.send(Message("orders", b"%d" % number), session=session)
+        session.commit()
+    producer.send(Message("orders", b"never"), session=session)
+    line.send(os.getpid())
+    signal.pause()
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("count", [1, 7, 120])
+def test_rows_of_a_killed_process_are_forwarded_once(
+    database: Database, kind: Kind, tmp_path: Path, count: int
+) -> None:
+    path, spawn = tmp_path / "killed", multiprocessing.get_context("spawn")
+    with txstore.open(path, **SMALL) as broker:
+        broker.create_topic("orders", 1)
+    mine, its = spawn.Pipe()
+    child = spawn.Process(target=_commit_and_die, args=(kind.address, path, count, its))
+    child.start()
+    os.kill(mine.recv(), signal.SIGKILL)
+    child.join()
+    with txstore.open(path, **SMALL) as broker:
+        producer = broker.producer("order-service", database=database)
+        with session_of(kind) as session:
+            producer.send(Message("orders", b"last"), session=session)
+            session.commit()
+        eventually(lambda: len(bodies(broker)) == count + 1)
+    assert rows(kind) == 0
+    with txstore.open(path, **SMALL) as broker:
+        assert sorted(bodies(broker)) == sorted([*(b"%d" % number for number in range(count)), b"last"])
