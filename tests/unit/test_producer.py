@@ -10,6 +10,7 @@ import pytest
 
 from txstore import (
     EmbeddedBroker,
+    InvalidMessageError,
     InvalidNameError,
     InvalidOptionError,
     LocalTransactionState,
@@ -102,6 +103,23 @@ def test_batch_goes_to_the_queues_that_its_sender_names() -> None:
         assert queues_of(producer.send_batch(grouped)) == own
         turn, *others, last = queues_of(producer.send_batch([plain, *grouped, plain]))
         assert (others, last) == (own, turn)
+
+
+def test_named_queue_outweighs_the_turn_once_the_queues_are_known() -> None:
+    producer = FakeBroker(queues=4).producer("g")
+    message = Message("t", b"x")
+    assert producer.send(message).queue_id == 0
+    assert producer.send(message, queue_id=3).queue_id == 3
+    assert producer.send(message, selector=lambda queues, message, arg: 2).queue_id == 2
+    assert producer.send(message).queue_id == 1, "a message with a queue of its own takes nobody's turn"
+
+
+def test_value_that_is_not_a_message_is_refused() -> None:
+    producer = FakeBroker().transaction_producer("g")
+    run: Callable[..., Any] = lambda message, arg: LocalTransactionState.COMMIT  # noqa: E731
+    for send in (producer.send, functools.partial(producer.send_in_transaction, executer=run)):
+        with pytest.raises(InvalidMessageError, match="expected a Message, got bytes"):
+            send(b"x")  # type: ignore[arg-type]
 
 
 def test_empty_batch_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
