@@ -8,7 +8,7 @@ from txstore.testing import FakeBroker
 class Member(TransactionProducer):
     """A producer of another broker, with the id that a test gives it."""
 
-    number = 0  # In place of the property, which asks the producer's own broker.
+    number = 0  # Replaces the property, which asks the producer's own broker.
 
     def __init__(self, group: str) -> None:
         super().__init__(FakeBroker(), group)
