@@ -324,6 +324,9 @@ impl<'a> Batch<'a> {
         dispatcher.index.extend_from_slice(&staged.index);
         let unsynced_bytes = shared.log.appended().saturating_sub(shared.log.durable());
         shared.maintenance.ask(dispatcher.queues.buffered(), dispatcher.index.len(), unsynced_bytes);
+        let before = derived.anchor.map_or_else(|| shared.log.segments.first(), |anchor| anchor.physical_offset);
+        let file_size = shared.log.segments.file_size();
+        shared.ages.filled(before, last.physical_offset.0, file_size, shared.clock.as_ref());
         derived.note_last(last);
         Ok(())
     }

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Inner, PoisonOnPanic, Shared, Store};
+use crate::base::clock::Clock;
 use crate::base::error::Result;
 use crate::base::mutant::{Mutant, mutated};
 use crate::base::sync::Mutex;
@@ -18,7 +19,7 @@ use crate::base::sync::rank::BRIEF;
 use crate::base::units::{PhysicalOffset, QueueId, TimestampMs};
 use crate::index::consume_queue::{ConsumeQueue, Slot};
 use crate::index::delay::Moment;
-use crate::store::retention::{LogFile, Needed, Unread, log_files, removable_end};
+use crate::store::retention::{FullFor, LogFile, Needed, Unread, log_files, removable_end};
 
 /// The result of a removal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,13 +39,41 @@ pub struct Expired {
 pub(super) struct LogAges {
     /// When the store was opened: the wall clock, but not before the newest record, and the monotonic clock.
     opened_at: Moment,
-    /// When this process first saw that a log file was full, on the monotonic clock, by the file's first offset.
-    seen_full: Mutex<BTreeMap<u64, i64>, BRIEF>,
+    /// Full log files by their first offset.
+    full: Mutex<BTreeMap<u64, FullSince>, BRIEF>,
+}
+
+/// When this process learned that a log file is full.
+#[derive(Clone, Copy, Debug)]
+struct FullSince {
+    monotonic_ms: i64,
+    is_filled_here: bool,
 }
 
 impl LogAges {
     pub(super) fn new(opened_at: Moment) -> Self {
-        Self { opened_at, seen_full: Mutex::default() }
+        Self { opened_at, full: Mutex::default() }
+    }
+
+    /// Notes that this process filled the files between the file of `before` and the file of `last`.
+    pub(super) fn filled(&self, before: u64, last: u64, file_size: u64, clock: &dyn Clock) {
+        let (mut file, last) = (before - before % file_size, last - last % file_size);
+        if file >= last {
+            return;
+        }
+        let since = FullSince { monotonic_ms: clock.monotonic_ms(), is_filled_here: true };
+        let mut full = self.full.lock();
+        while file < last {
+            full.insert(file, since);
+            file += file_size;
+        }
+    }
+
+    /// Returns for how long this process has known that a file is full.
+    fn full_for(full: &mut BTreeMap<u64, FullSince>, file: u64, now_ms: i64) -> FullFor {
+        let since = full.entry(file).or_insert(FullSince { monotonic_ms: now_ms, is_filled_here: false });
+        let ms = now_ms - since.monotonic_ms;
+        if since.is_filled_here { FullFor::Whole(ms) } else { FullFor::AtLeast(ms) }
     }
 }
 
@@ -62,10 +91,10 @@ impl Store {
         drop(inner);
         let needed = Needed::of(&unread, &shared.queue_files)?;
         let now_ms = shared.clock.monotonic_ms();
-        let mut seen_full = shared.ages.seen_full.lock();
-        seen_full.retain(|base, _| *base >= shared.log.segments.first());
-        let seen_full_ms = |base| now_ms - *seen_full.entry(base).or_insert(now_ms);
-        log_files(&shared.log, end, needed, shared.store_time(), limit, seen_full_ms)
+        let mut full = shared.ages.full.lock();
+        full.retain(|file, _| *file >= shared.log.segments.first());
+        let full_for = |file| LogAges::full_for(&mut full, file, now_ms);
+        log_files(&shared.log, end, needed, shared.store_time(), limit, full_for)
     }
 
     /// Removes log files that end at or below `below`, from the start of the log. Stops at the first file with a

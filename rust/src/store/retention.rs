@@ -32,6 +32,15 @@ pub struct LogFile {
     pub is_unread: bool,
 }
 
+/// For how long a file is full, in milliseconds on the monotonic clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FullFor {
+    /// This process filled the file.
+    Whole(i64),
+    /// The file was full when this process opened the store, and this process has known it for this time.
+    AtLeast(i64),
+}
+
 /// The lowest physical offsets of the log that are needed; `u64::MAX` if nothing is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needed {
@@ -118,21 +127,21 @@ pub fn removable_end(log: &CommitLog, derived: &Derived) -> u64 {
 }
 
 /// Returns facts about at most `limit` removable files from the front of the log. `now` is comparable with store
-/// timestamps. `seen_full_ms` returns for how long this process has known that a file is full, in milliseconds.
+/// timestamps. `full_for` returns for how long this process has known that a file is full.
 pub fn log_files(
     log: &CommitLog,
     removable_end: u64,
     needed: Needed,
     now: TimestampMs,
     limit: usize,
-    mut seen_full_ms: impl FnMut(u64) -> i64,
+    mut full_for: impl FnMut(u64) -> FullFor,
 ) -> Result<Vec<LogFile>> {
     let segments = log.segments.all();
     let expirable = segments.iter().take_while(|segment| segment.end() <= removable_end).take(limit);
     let facts = expirable.map(|segment| {
         let (first, end) = (segment.base(), segment.end());
         let stored = log.read(PhysicalOffset(end), log.appended(), |view, _| view.store_timestamp)?;
-        let age_ms = age_ms(now, stored, log.segments.modified(segment)?, seen_full_ms(first));
+        let age_ms = age_ms(now, stored, log.segments.modified(segment)?, full_for(first));
         Ok(LogFile { first, end, age_ms, is_held: needed.held < end, is_unread: needed.unread < end })
     });
     let mut files = facts.collect::<Result<Vec<_>>>()?;
@@ -148,10 +157,15 @@ pub fn log_files(
 
 /// Returns a file's age in milliseconds: the lowest age by its newest record's store time and its modification time. A
 /// time later than `now` is ignored, because that clock was ahead. If both are ignored, this process's own measurement
-/// counts.
-fn age_ms(now: TimestampMs, stored: TimestampMs, modified: Option<TimestampMs>, seen_full_ms: i64) -> i64 {
+/// counts. No file that this process filled is older than by that measurement: the clock may have been set back then.
+fn age_ms(now: TimestampMs, stored: TimestampMs, modified: Option<TimestampMs>, full_for: FullFor) -> i64 {
     let ages = [Some(stored), modified].into_iter().flatten().map(|time| now.0.saturating_sub(time.0));
-    ages.filter(|age| *age >= 0).min().unwrap_or(seen_full_ms)
+    let by_wall_clock = ages.filter(|age| *age >= 0).min();
+    match (full_for, by_wall_clock) {
+        (FullFor::Whole(ms), Some(age)) => age.min(ms),
+        (FullFor::AtLeast(_), Some(age)) => age,
+        (FullFor::Whole(ms) | FullFor::AtLeast(ms), None) => ms,
+    }
 }
 
 #[cfg(test)]
@@ -172,7 +186,9 @@ mod tests {
             (i64::MAX, None, 7),
             (i64::MIN, Some(i64::MAX), i64::MAX),
         ] {
-            assert_eq!(age_ms(at(1_000), at(stored), modified.map(at), 7), expected, "{stored}, {modified:?}");
+            let age = |full_for| age_ms(at(1_000), at(stored), modified.map(at), full_for);
+            assert_eq!(age(FullFor::AtLeast(7)), expected, "{stored}, {modified:?}");
+            assert_eq!(age(FullFor::Whole(7)), expected.min(7), "{stored}, {modified:?}");
         }
     }
 }

@@ -18,7 +18,7 @@
 //!   configuration.{settings, offsets, delay_offsets}    index_files
 //!       │                    │                        │
 //!       ▼                    ▼                        ▼
-//!   ends.waiting, a ticket's result, commit, wakes, snapshots.stored, ages.seen_full, lifecycle.file_locks
+//!   ends.waiting, a ticket's result, commit, wakes, snapshots.stored, ages.full, lifecycle.file_locks
 //! ```
 //! Each row is a rank (`sync::rank`), so that debug builds and tests panic where a thread breaks the order of the rows.
 //! A writer waits for a sync of the log (`commit`) under locks of the first two rows only, never under the put lock.

@@ -351,6 +351,23 @@ fn t13_a_file_of_which_every_clock_was_ahead_grows_old_too() {
     assert_eq!(ages_in_days(&store), [4, 4, 4]);
 }
 
+/// The store was quiet for ten days. While files fill, the wall clock is set back by nine days, then it is right again.
+#[test]
+fn t13_a_file_that_became_full_while_the_clock_was_set_back_is_not_older() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    fill(&store, "orders", 2);
+    bench.clock.advance(10 * DAY_MS);
+    bench.clock.jump_wall(-9 * DAY_MS);
+    fill(&store, "orders", 5);
+    bench.clock.jump_wall(9 * DAY_MS);
+    assert_eq!(ages_in_days(&store), [10, 0, 0, 0]);
+    bench.clock.advance(4 * DAY_MS);
+    assert_eq!(ages_in_days(&store), [14, 4, 4, 4]);
+    bench.clock.jump_wall(-5 * DAY_MS);
+    assert_eq!(ages_in_days(&store), [9, 4, 4, 4]);
+}
+
 /// Retention removes a queue's file between a reader's look at the queue and its read of the file: the message is too
 /// old, nothing is damaged, and the snapshot stays.
 #[test]
