@@ -7,12 +7,12 @@
 use super::{Inner, Shared, Store};
 use crate::base::error::{Error, Result};
 use crate::base::mutant::{Mutant, mutated};
-use crate::base::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
+use crate::base::names::{HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP};
 use crate::base::sync::Mutex;
 use crate::base::sync::rank::FILES;
 use crate::base::units::QueueId;
 use crate::index::consume_queue::QueueTable;
-use crate::index::delay::DelayOffsets;
+use crate::index::delay::{DelayOffsets, DelayProgress};
 use crate::index::offsets::ConsumerOffsets;
 use crate::log::commit_log::CommitLog;
 use crate::storage::config_file;
@@ -103,7 +103,7 @@ impl Shared {
         let half_end = inner.half_queue_end();
         let half_progress = inner.derived.table.half_progress(half_end);
         let op_progress = inner.derived.table.ops.pass(half_progress);
-        let delays = inner.derived.delays.clone();
+        let delays = delay_progress(&inner);
         let end = self.log.appended();
         drop(inner);
         if !mutated(Mutant::ProgressFirst) {
@@ -149,6 +149,16 @@ impl Shared {
         }
         Ok(())
     }
+}
+
+/// Returns the progress of each level that has a queue: 0 if none of its messages was delivered. An opening without
+/// this progress cannot use a snapshot.
+pub(super) fn delay_progress(inner: &Inner) -> DelayProgress {
+    let mut delays = inner.derived.delays.clone();
+    for (_, queue) in inner.derived.dispatcher.queues.iter().filter(|(_, queue)| &*queue.topic == SCHEDULE_TOPIC) {
+        delays.entry(queue.queue_id).or_default();
+    }
+    delays
 }
 
 /// Refuses a queue offset after the end of its queue.

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::configuration::delay_progress;
 use super::{Inner, PoisonOnPanic, Shared, Store};
 use crate::base::error::Result;
 use crate::base::mutant::{Mutant, mutated};
@@ -162,7 +163,7 @@ impl Shared {
             last: inner.derived.anchor,
             newest: inner.derived.newest,
             queues: inner.derived.dispatcher.queues.iter().map(extent).collect(),
-            delays: inner.derived.delays.clone(),
+            delays: delay_progress(inner),
             table: inner.derived.table.freeze(),
         }
     }

@@ -238,6 +238,17 @@ fn t13_a_retry_keeps_its_back_off_after_the_clock_was_ahead() {
     assert_eq!(deliver(&store), (1, None));
 }
 
+#[test]
+fn l8_a_clean_opening_reads_no_log_though_nothing_delayed_was_delivered_yet() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    delayed(&store, "orders", b"later", 5);
+    store.close().unwrap();
+    let store = bench.open();
+    assert_eq!((store.open_report().clean, store.open_report().scanned_bytes), (true, 0));
+    assert_eq!(deliver(&store), (0, Some(LEVEL_5_MS)));
+}
+
 /// After a crash, the state is read from records whose store timestamps are ahead. No message waits longer than its
 /// level from then on, and none is delivered early.
 #[test]
