@@ -93,7 +93,7 @@ fn simulation_keeps_every_promise() {
     let total = total.unwrap_or_else(|failure| panic!("\n{failure}"));
     let _ = writeln!(
         std::io::stderr(),
-        "simulation: {} runs, {} crashes, {} records and {} promises looked at, {} ends, {} log files removed, {} lives of brokers, {} blurred, 0 violations, {:.0} s",
+        "simulation: {} runs, {} crashes, {} records and {} promises looked at, {} ends, {} log files removed, {} lives of brokers, {} blurred, {} jumps of the clock, {} delayed messages delivered, {} database rows ({} transactions ended by a check of them), 0 violations, {:.0} s",
         total.runs,
         total.crashes,
         total.records,
@@ -102,6 +102,10 @@ fn simulation_keeps_every_promise() {
         total.expired,
         total.brokers,
         total.blurred,
+        total.jumps,
+        total.delivered,
+        total.rows,
+        total.checked,
         progress.seconds(),
     );
 }

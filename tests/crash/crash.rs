@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use txstore::base::clock::Clock;
+use txstore::base::clock::{Clock, ManualClock};
 use txstore::base::error::Error;
-use txstore::base::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
+use txstore::base::names::{HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP};
 use txstore::base::options::{FlushDiskType, StoreOptions};
 use txstore::base::units::{QueueId, QueueOffset};
 use txstore::index::offsets::ConsumerOffsets;
@@ -18,6 +18,7 @@ use txstore::storage::memory::{CrashKeep, FaultKind, Memory};
 use txstore::storage::{OpenMode, Storage};
 use txstore::store::Store;
 
+use crate::ages::Ages;
 use crate::broker_life::{Left, log_bytes};
 use crate::history::{Acknowledged, Half, Held, History, broken, hold};
 use crate::machine::{Machine, TIMEOUT_MS};
@@ -43,7 +44,15 @@ impl Machine {
         self.store = None;
         let mut next = Self::over(memory, shadow, self.clock, self.options, self.history);
         (next.peeks, next.ends, next.expired) = (self.peeks, self.ends, self.expired);
+        (next.delivered, next.jumps, next.database) = (self.delivered, self.jumps, self.database);
         next
+    }
+
+    /// Returns the machine after a crash and a boot, which restarts the monotonic clock.
+    #[must_use]
+    pub fn rebooted(self, memory: Memory) -> Self {
+        let clock = Arc::new(ManualClock::at(self.clock.wall()));
+        Self { clock, ..self }.crashed(memory)
     }
 
     /// Returns the machine on the files that a broker left.
@@ -109,11 +118,31 @@ impl Machine {
         if !found.is_blurred {
             progress_is_exact(&store)?;
             raw.checkpoint_is_not_ahead(&found)?;
+            self.database.forget_below(store.stat().unwrap().min_physical_offset, &self.history.halves);
+            self.database.agrees(&found, must_end, self.options.transaction_flush_disk_type)?;
             self.adopt(&store, &found, origin)?;
+            self.ages = Ages::opened(&self.memory, &found.log, &self.options, self.clock.as_ref());
         }
         self.storage.shadow.lock().unwrap().settle(&found.log, found.end);
         self.store = Some(store);
         Ok(found)
+    }
+
+    /// Checks all of an open store.
+    pub fn check_now(&mut self, store: &Store, origin: Origin) -> Held {
+        let shadow = self.storage.shadow.lock().unwrap().clone();
+        let expected = Expected {
+            history: &self.history,
+            shadow: &shadow,
+            must_end: u64::MAX,
+            broker_end: origin.broker_end,
+            broker_progress: origin.broker_progress,
+            raw_progress: None,
+            crc: self.crc(),
+            thorough: false,
+        };
+        let found = check(store, expected)?;
+        self.database.agrees(&found, u64::MAX, self.options.transaction_flush_disk_type)
     }
 
     /// Checks L8: a reader opens what a crash left, finds the same, and changes nothing. D1: what it found stays.
@@ -155,6 +184,7 @@ impl Machine {
         next.messages.retain(|_, message| message.physical_offset.is_some());
         next.shown.retain(|shown| found.offsets.get(&shown.physical_offset) == Some(&shown.crc));
         next.answers.retain(|(copy, _)| found.transactions.iter().any(|one| one.copies.contains(copy)));
+        next.adopt_delayed(found, self.clock.as_ref());
         let before = std::mem::take(&mut next.halves);
         let now_ms = self.clock.monotonic_ms();
         next.halves = found.transactions.iter().map(|one| adopted(one, &before, found.end, now_ms, origin)).collect();
@@ -302,10 +332,21 @@ pub fn check_closed(machine: &Machine) -> Held {
     if begins_later(&closed) || !machine.history.deleted.is_empty() {
         return same_queues(machine, &rebuilt, &closed);
     }
-    let (theirs, ours) = (files(&rebuilt, "consumequeue"), files(&closed, "consumequeue"));
+    let jumped = machine.history.jumped;
+    let (theirs, ours) = (queue_files(&rebuilt, jumped), queue_files(&closed, jumped));
     let differs =
         || theirs.iter().zip(&ours).find(|(one, other)| one != other).map(|(one, other)| format!("{one:?} {other:?}"));
     hold(theirs == ours, "L6", || format!("built again, the queues differ: {:?}", differs()))
+}
+
+/// Returns the queue files. If the wall clock `jumped`, without the times at which delayed messages are due: built again,
+/// an entry has the store time, which is later if the clock was ahead before.
+fn queue_files(memory: &Memory, jumped: bool) -> Vec<(String, Vec<u8>)> {
+    let mut all = files(memory, "consumequeue");
+    for (_, bytes) in all.iter_mut().filter(|(path, _)| jumped && path.contains(SCHEDULE_TOPIC)) {
+        bytes.chunks_mut(20).for_each(|entry| entry.iter_mut().skip(12).for_each(|byte| *byte = 0));
+    }
+    all
 }
 
 /// Returns whether the front of the log was removed.

@@ -19,8 +19,9 @@ use txstore::store::EndKind::{self, Commit, Discard, RollBack};
 use crate::campaign::Progress;
 use crate::crash::{Origin, check_closed};
 use crate::history::Held;
-use crate::machine::{Machine, Step, TIMEOUT_MS};
+use crate::machine::{Machine, TIMEOUT_MS};
 use crate::simulation::FLUSHES;
+use crate::step::Step;
 
 /// The number of images of six sectors that were each written or not.
 const IMAGES_ALL: usize = 64;
@@ -84,6 +85,32 @@ fn scripts() -> Vec<(&'static str, Vec<Step>)> {
         ("flush", vec![open(), send(2, 200), Step::Flush, half(200), Step::FlushRound, end(0, Commit)]),
         ("consumer", vec![open(), send(3, 60), acknowledge(2), Step::WriteOffsets, acknowledge(1), Step::WriteOffsets]),
         ("check", vec![open(), half(100), Step::Pass { ms: TIMEOUT_MS }, check(), Step::Answer, check(), close()]),
+        (
+            "delay",
+            vec![
+                open(),
+                Step::SendDelayed { topic: 0, queue: 0, level: 1, messages: 2 },
+                send(1, 60),
+                Step::Retry { which: 0, level: 2 },
+                Step::Pass { ms: 1_000 },
+                Step::Deliver { most: 1 },
+                Step::Snapshot,
+                Step::Deliver { most: 9 },
+            ],
+        ),
+        (
+            "database",
+            vec![
+                open(),
+                Step::BeginRow { topic: 0, queue: 0, size: 60 },
+                Step::BeginRow { topic: 0, queue: 1, size: 60 },
+                Step::EndRow { which: 0, commits: true, dies: true },
+                Step::EndRow { which: 0, commits: false, dies: true },
+                Step::Pass { ms: TIMEOUT_MS },
+                check(),
+                Step::Answer,
+            ],
+        ),
         ("second_opening", vec![open(), half(100), send(1, 90), close(), open(), end(0, Commit), close()]),
     ]
 }

@@ -10,6 +10,7 @@ use txstore::base::error::Outcome;
 use txstore::store::EndKind;
 use txstore::transaction::HalfCopy;
 
+use crate::delays::Delayed;
 use crate::watched::Shown;
 
 /// A broken promise: its name and what was seen.
@@ -91,6 +92,8 @@ pub struct History {
     /// By number, with which the body begins.
     pub messages: BTreeMap<u64, Message>,
     pub halves: Vec<Half>,
+    /// Delayed messages and retries, in the order in which they were sent.
+    pub delayed: Vec<Delayed>,
     /// Halves that were checked, and whose answer is outstanding.
     pub answers: Vec<(HalfCopy, EndKind)>,
     pub offsets: BTreeMap<Reader, Acknowledged>,
@@ -127,6 +130,7 @@ impl History {
     pub fn forget_below(&mut self, minimum: u64) -> Vec<Half> {
         self.messages
             .retain(|_, message| message.physical_offset.is_none_or(|physical_offset| physical_offset >= minimum));
+        self.delayed.retain(|one| one.physical_offset.is_none_or(|at| at >= minimum));
         self.shown.retain(|shown| shown.physical_offset >= minimum);
         self.answers.retain(|(copy, _)| copy.physical_offset >= minimum);
         let (gone, left) = std::mem::take(&mut self.halves).into_iter().partition(|half: &Half| {

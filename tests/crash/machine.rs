@@ -19,96 +19,11 @@ use txstore::storage::memory::Memory;
 use txstore::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, Store, Unacknowledged, Wait};
 use txstore::transaction::HalfCopy;
 
+use crate::ages::Ages;
+use crate::database::{Database, has_row};
 use crate::history::{GROUPS, Half, Held, History, Message, TOPICS, hold, outcome_of};
+use crate::step::Step;
 use crate::watched::{Shadow, Watched};
-
-/// One action of a client or of the maintenance.
-#[derive(Clone, Debug)]
-pub enum Step {
-    Send {
-        topic: usize,
-        queue: i32,
-        messages: usize,
-        size: usize,
-    },
-    Prepare {
-        topic: usize,
-        queue: i32,
-        size: usize,
-        owner: u32,
-        named: bool,
-        immunity: bool,
-    },
-    /// A producer that got no answer resends its half.
-    Resend {
-        which: usize,
-        queue: i32,
-    },
-    /// Prepares another message under the id of a pending half.
-    BorrowId {
-        which: usize,
-    },
-    /// Also of ended transactions, with the same kind or another.
-    End {
-        which: usize,
-        kind: EndKind,
-        decider: Decider,
-    },
-    /// With another group, an offset without a half, or another id.
-    WrongEnd {
-        which: usize,
-    },
-    Together {
-        ends: Vec<(usize, EndKind)>,
-    },
-    LocalEnds {
-        which: usize,
-    },
-    Resume {
-        which: usize,
-    },
-    /// A round of checks. The producers that are asked answer `answer` later, if at all.
-    Check {
-        producers: bool,
-        limit: usize,
-        answer: Option<EndKind>,
-    },
-    Answer,
-    Consume {
-        topic: usize,
-        queue: i32,
-        group: usize,
-        messages: usize,
-        acknowledge: bool,
-    },
-    /// Reads as a reader in another process.
-    Look,
-    Flush,
-    FlushRound,
-    Snapshot,
-    WriteOffsets,
-    /// Removes this many files from the front of the log, as far as allowed.
-    Expire {
-        files: usize,
-        keep_unread: bool,
-    },
-    /// Sends until the disk is full, then ends all pending transactions.
-    FillDisk {
-        kind: EndKind,
-    },
-    /// Deletes a topic's messages, while their records stay.
-    Delete {
-        topic: usize,
-    },
-    Close,
-    Open,
-    Pass {
-        ms: i64,
-    },
-    Jump {
-        ms: i64,
-    },
-}
 
 pub const TIMEOUT_MS: i64 = 6_000;
 const IMMUNITY_S: i64 = 20;
@@ -161,6 +76,12 @@ pub struct Machine {
     pub ends: u64,
     /// The number of removed log files.
     pub expired: u64,
+    /// The number of delayed messages that were delivered.
+    pub delivered: u64,
+    /// Jumps of the wall clock.
+    pub jumps: u64,
+    pub database: Database,
+    pub ages: Ages,
 }
 
 impl Machine {
@@ -177,6 +98,7 @@ impl Machine {
         options: StoreOptions,
         history: History,
     ) -> Self {
+        let memory = memory.with_clock(Arc::clone(&clock) as _);
         let storage = Arc::new(Watched::new(memory.clone(), shadow, Arc::clone(&clock), &options));
         Self {
             memory,
@@ -190,6 +112,10 @@ impl Machine {
             fills_disk: false,
             ends: 0,
             expired: 0,
+            delivered: 0,
+            jumps: 0,
+            database: Database::default(),
+            ages: Ages::default(),
         }
     }
 
@@ -238,13 +164,15 @@ impl Machine {
             }
             Step::Jump { ms } => {
                 self.clock.jump_wall(*ms);
-                self.history.jumped = true;
+                self.history.jumped |= *ms != 0;
+                self.jumps += u64::from(*ms != 0);
                 Ok(())
             }
             _ => match self.store.take() {
                 Some(store) => {
                     self.clock.advance(1);
                     let taken = self.work(&store, step);
+                    self.ages.note_full(&store, &self.options, self.clock.monotonic_ms());
                     if !store.is_closed() {
                         self.store = Some(store);
                     }
@@ -260,7 +188,10 @@ impl Machine {
     fn work(&mut self, store: &Store, step: &Step) -> Held {
         match step {
             Step::Send { topic, queue, messages, size } => self.send(store, *topic, *queue, *messages, *size),
-            Step::Prepare { .. } => self.prepare(store, step),
+            Step::Prepare { topic, queue, size, owner, named, immunity } => {
+                let id = named.then_some("ID-");
+                self.prepare(store, (*topic, *queue), *size, *owner, id, *immunity)
+            }
             Step::Resend { which, queue } => self.resend(store, *which, *queue),
             Step::BorrowId { which } => self.borrow_id(store, *which),
             Step::End { which, kind, decider } => self.end(store, *which, *kind, *decider),
@@ -285,6 +216,14 @@ impl Machine {
             }
             Step::Expire { files, keep_unread } => self.expire(store, *files, *keep_unread),
             Step::FillDisk { kind } => self.fill_disk(store, *kind),
+            Step::Retain { reserved_ms } => self.retain(store, *reserved_ms),
+            Step::SendDelayed { topic, queue, level, messages } => {
+                self.send_delayed(store, (*topic, *queue), *level, *messages)
+            }
+            Step::Retry { which, level } => self.retry(store, *which, *level),
+            Step::Deliver { most } => self.deliver(store, *most),
+            Step::BeginRow { topic, queue, size } => self.begin_row(store, *topic, *queue, *size),
+            Step::EndRow { which, commits, dies } => self.end_row(store, *which, *commits, *dies),
             Step::Delete { topic } => self.delete(store, TOPICS[*topic]),
             Step::Close => self.close(store),
             Step::Open | Step::Pass { .. } | Step::Jump { .. } => Ok(()),
@@ -317,7 +256,7 @@ impl Machine {
     }
 
     /// Notes that a power loss leaves at least this part of the log.
-    fn is_durable(&mut self, end: u64) {
+    pub fn is_durable(&mut self, end: u64) {
         self.history.durable_end = self.history.durable_end.max(end);
     }
 
@@ -362,22 +301,30 @@ impl Machine {
         Ok(())
     }
 
-    fn prepare(&mut self, store: &Store, step: &Step) -> Held {
-        let Step::Prepare { topic, queue, size, owner, named, immunity } = step else { return Ok(()) };
-        let body = self.history.body('h', *size);
-        let id = named.then(|| format!("ID-{}", self.history.count));
+    /// Stores a half message. `id`: how its unique id begins; `None`: the engine generates one.
+    pub fn prepare(
+        &mut self,
+        store: &Store,
+        (topic, queue): (usize, i32),
+        size: usize,
+        owner: u32,
+        id: Option<&str>,
+        immunity: bool,
+    ) -> Held {
+        let body = self.history.body('h', size);
+        let id = id.map(|id| format!("{id}{}", self.history.count));
         let group = GROUPS[self.history.count as usize % 2];
         let seconds = IMMUNITY_S.to_string();
         let half = Half {
             id: id.clone(),
             group: group.to_owned(),
-            topic: TOPICS[*topic].to_owned(),
+            topic: TOPICS[topic].to_owned(),
             body: body.clone(),
             copies: Vec::new(),
             end: 0,
             asked: Vec::new(),
             reported: None,
-            running: *owner != 0,
+            running: owner != 0,
             checks: 0,
             checks_most: 0,
             checks_kept: 0,
@@ -387,17 +334,17 @@ impl Machine {
             foreign: false,
         };
         let mut envelope = if self.history.count.is_multiple_of(3) {
-            forged_envelope(TOPICS[*topic])?
+            forged_envelope(TOPICS[topic])?
         } else {
-            Envelope::new(&Parts { topic: TOPICS[*topic], keys: "h", ..Parts::default() }).unwrap()
+            Envelope::new(&Parts { topic: TOPICS[topic], keys: "h", ..Parts::default() }).unwrap()
         };
-        if *immunity {
+        if immunity {
             let name = txstore::record::properties::CHECK_IMMUNITY_TIME;
             txstore::record::properties::push(&mut envelope.properties, name, &seconds);
         }
-        let message = NewMessage { envelope: &envelope, body: &body, queue_id: QueueId(*queue) };
+        let message = NewMessage { envelope: &envelope, body: &body, queue_id: QueueId(queue) };
         let sent = store
-            .prepare(&NewHalfMessage { message, group, unique_id: id.as_deref(), owner: *owner }, Wait::Yes)
+            .prepare(&NewHalfMessage { message, group, unique_id: id.as_deref(), owner }, Wait::Yes)
             .and_then(Unacknowledged::acknowledged);
         self.history.halves.push(half);
         let Some(sent) = self.note(sent)? else { return Ok(()) };
@@ -507,14 +454,14 @@ impl Machine {
         (self.history.halves[newest].reported.is_none()).then_some(newest)
     }
 
-    /// Picks a half that exists.
+    /// Picks a half that exists. Only its local transaction and its checks end a half with a row.
     fn pick(&self, which: usize, wanted: impl Fn(&Half) -> bool) -> Option<usize> {
         let found: Vec<usize> = (0..self.history.halves.len())
             .filter(|at| {
                 let half = &self.history.halves[*at];
                 // Retention may have removed the record that tells how a broker ended a half.
                 let may_be_picked = !(half.foreign && half.reported.is_some() && self.history.minimum_tried > 0);
-                !half.copies.is_empty() && may_be_picked && wanted(half)
+                !half.copies.is_empty() && may_be_picked && !has_row(half) && wanted(half)
             })
             .collect();
         (!found.is_empty()).then(|| found[which % found.len()])
@@ -636,6 +583,10 @@ impl Machine {
 
     fn local_ends(&mut self, store: &Store, which: usize) -> Held {
         let Some(at) = self.pick(which, |half| half.running && half.reported.is_none()) else { return Ok(()) };
+        self.local_ended(store, at)
+    }
+
+    pub fn local_ended(&mut self, store: &Store, at: usize) -> Held {
         let newest = *self.history.halves[at].copies.last().unwrap();
         self.note(store.local_transaction_ended(newest.queue_offset))?;
         let now_ms = self.clock.monotonic_ms();

@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::as_conversions)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, unreachable_pub, missing_docs)]
 
+mod ages;
 mod broker;
 mod broker_life;
 mod campaign;
@@ -14,6 +15,8 @@ mod chance;
 mod check;
 mod clock;
 mod crash;
+mod database;
+mod delays;
 mod exhaustive;
 mod history;
 mod machine;
@@ -21,6 +24,7 @@ mod promises;
 mod rounds;
 mod rule;
 mod simulation;
+mod step;
 mod sweep;
 mod watched;
 mod world;

@@ -16,6 +16,7 @@ use txstore::store::{Decider, End, EndKind, Store, StoredRecord, Wait};
 use txstore::transaction::op::parse_op_body;
 use txstore::transaction::{HalfCopy, HalfFacts};
 
+use crate::delays::FoundDelayed;
 use crate::history::{Half, Held, History, READERS, TOPICS, broken, hold, number_of, outcome_of};
 use crate::rule::{Transaction, transactions};
 use crate::watched::{Shadow, crc};
@@ -61,6 +62,7 @@ pub struct FoundTransaction {
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     pub transactions: Vec<FoundTransaction>,
+    pub delayed: Vec<FoundDelayed>,
     /// The physical offsets of messages, by their numbers.
     pub messages: BTreeMap<u64, u64>,
     /// The physical offsets of all records, with the CRC of their bytes.
@@ -130,6 +132,7 @@ pub fn check(store: &Store, expected: Expected<'_>) -> Held<Found> {
     look.offsets_are_their_own()?;
     look.queues_are_those_of_the_log()?;
     look.messages(&mut found)?;
+    crate::delays::look(&look.log, &expected, minimum, &mut found)?;
     look.transactions(&mut found)?;
     look.store_says_so()?;
     look.progress()?;
@@ -297,6 +300,7 @@ impl<'a> Look<'a> {
             if [HALF_TOPIC, OP_TOPIC, DISCARD_TOPIC].contains(&view.topic)
                 || view.physical_offset.0 < self.expected.broker_end
                 || view.transaction_type() == TransactionType::Commit
+                || crate::delays::concerns(view)
             {
                 continue;
             }

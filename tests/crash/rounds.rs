@@ -7,17 +7,20 @@
 use txstore::base::clock::Clock;
 use txstore::base::error::Error;
 use txstore::base::units::{PhysicalOffset, QueueId, QueueOffset};
+use txstore::store::retention::LogFile;
 use txstore::store::{Decider, End, EndKind, Store, Wait};
 use txstore::transaction::HalfCopy;
 use txstore::transaction::scan::Waiting;
 
+use crate::ages::Ages;
+use crate::database::has_row;
 use crate::history::{Acknowledged, Half, Held, History, READERS, TOPICS, Violation, hold, outcome_of};
 use crate::machine::{Machine, TIMEOUT_MS};
 use crate::watched::{Shown, all_shown, crc};
 
 /// Checks before the modelled `decide` discards a transaction.
 const CHECKS_MAX: u16 = 3;
-const INTERVAL_MS: i64 = 30_000;
+pub const INTERVAL_MS: i64 = 30_000;
 
 impl Machine {
     /// Runs a round of `decide`: wait, check or discard. T11, T13, T14.
@@ -36,7 +39,7 @@ impl Machine {
                 (100, false)
             } else if left_ms > 0 {
                 (left_ms, false)
-            } else if facts.checks >= CHECKS_MAX {
+            } else if facts.checks >= CHECKS_MAX && !has_row(half) {
                 discards.push(at);
                 (INTERVAL_MS, false)
             } else {
@@ -46,6 +49,7 @@ impl Machine {
             hold(matches!(is_pending, Ok(true)), "T11", || format!("{facts:?} was handed out, then {is_pending:?}"))?;
             half.due_ms = now_ms + in_ms;
             half.checks += u16::from(asked);
+            let answer = if has_row(half) { self.database.answer(half) } else { answer };
             if let Some(kind) = answer.filter(|_| asked) {
                 self.history.answers.push((facts.newest, kind));
             }
@@ -87,18 +91,37 @@ impl Machine {
     /// not read (D1).
     pub fn expire(&mut self, store: &Store, files: usize, keep_unread: bool) -> Held {
         let Some(facts) = self.note(store.log_files(files))? else { return Ok(()) };
+        self.ages_are_right(&facts)?;
         let Some(last) = facts.last() else { return Ok(()) };
-        let held = self.lowest_pending();
+        self.remove(store, last.end, keep_unread, &facts)
+    }
+
+    /// Removes what is older than `reserved_ms`, as python/txstore/broker/retention.py does.
+    pub fn retain(&mut self, store: &Store, reserved_ms: i64) -> Held {
+        let Some(facts) = self.note(store.log_files(16))? else { return Ok(()) };
+        self.ages_are_right(&facts)?;
+        let old = facts.iter().take_while(|file| file.age_ms > reserved_ms && !file.is_held && !file.is_unread);
+        let Some(end) = old.last().map(|last| last.end) else { return Ok(()) };
+        self.remove(store, end, true, &facts)
+    }
+
+    fn remove(&mut self, store: &Store, below: u64, keep_unread: bool, facts: &[LogFile]) -> Held {
+        let (log_end, held) = (Self::log_end(store), self.lowest_pending().min(self.history.lowest_delayed()));
         let unread = if keep_unread { self.lowest_unread(store) } else { u64::MAX };
-        self.history.minimum_tried = self.history.minimum_tried.max(last.end);
-        let removed = store.remove_log_files(PhysicalOffset(last.end), keep_unread);
+        self.history.minimum_tried = self.history.minimum_tried.max(below);
+        let removed = store.remove_log_files(PhysicalOffset(below), keep_unread);
         let minimum = store.stat().unwrap().min_physical_offset;
         hold(minimum <= held, "T10", || format!("{held} is pending, the log begins at {minimum}: {facts:?}"))?;
         hold(minimum <= unread, "D1", || format!("{unread} is unread, the log begins at {minimum}: {facts:?}"))?;
         let Some(removed) = self.note(removed)? else { return Ok(()) };
         self.expired += removed.log_files as u64;
+        if removed.log_files > 0 {
+            // What was derived from the removed files is durable: final messages, and delayed messages' deliveries.
+            self.is_durable(log_end);
+        }
         self.note_first_offsets(store);
         let gone = self.history.forget_below(minimum);
+        self.database.forget_below(minimum, &gone);
         gone.iter().filter(|half| !half.foreign).take(3).try_for_each(|half| self.ends_of_gone(store, half))
     }
 
@@ -128,7 +151,8 @@ impl Machine {
             }
         }
         self.fills_disk = false;
-        let is_pending = |half: &Half| half.reported.is_none() && !half.copies.is_empty() && !half.foreign;
+        let is_pending =
+            |half: &Half| half.reported.is_none() && !half.copies.is_empty() && !half.foreign && !has_row(half);
         let pending: Vec<usize> =
             (0..self.history.halves.len()).filter(|at| is_pending(&self.history.halves[*at])).collect();
         pending.into_iter().try_for_each(|at| self.end_half(store, at, &self.end_of(at, 0, kind)))
@@ -210,7 +234,12 @@ impl Machine {
     pub fn answer(&mut self, store: &Store) -> Held {
         let Some((copy, kind)) = self.history.answers.pop() else { return Ok(()) };
         let Some(at) = self.history.half_at(copy) else { return Ok(()) };
-        self.end_half(store, at, &End { half: copy, decider: Decider::Check, ..self.end_of(at, 0, kind) })
+        let end = End { half: copy, decider: Decider::Check, ..self.end_of(at, 0, kind) };
+        if has_row(&self.history.halves[at]) {
+            self.end_by_row(store, at, &end)
+        } else {
+            self.end_half(store, at, &end)
+        }
     }
 
     /// Consumes messages. D1: a consumer gets the next messages in order, without a gap.
@@ -273,7 +302,7 @@ impl Machine {
     }
 
     /// Notes that after a clean close no local transaction runs, and everything else is unchanged.
-    pub fn reopened(&mut self, store: &Store) {
+    pub fn reopened(&mut self, store: &Store) -> Held {
         let now_ms = self.clock.monotonic_ms();
         for facts in store.halves_waiting(None, usize::MAX).unwrap() {
             let Some(at) = self.history.half_at(facts.newest) else { continue };
@@ -282,5 +311,9 @@ impl Machine {
             half.stored_ms = now_ms - facts.stored_age_ms;
             half.due_ms = now_ms + facts.look_again_in_ms;
         }
+        self.history.see_delayed(self.clock.as_ref());
+        let log = crate::promises::read_log(store)?;
+        self.ages = Ages::opened(&self.memory, &log, &self.options, self.clock.as_ref());
+        Ok(())
     }
 }

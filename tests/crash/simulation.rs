@@ -11,12 +11,12 @@ use txstore::base::clock::Clock;
 use txstore::base::options::FlushDiskType::{self, Async, Sync};
 use txstore::base::options::StoreOptions;
 use txstore::storage::memory::{CrashKeep, FaultKind};
-use txstore::store::{Decider, EndKind};
 
 use crate::chance::Chance;
 use crate::crash::{Origin, check_closed, check_damage, check_hole, offsets};
 use crate::history::{Held, Violation};
-use crate::machine::{Machine, Step, TIMEOUT_MS};
+use crate::machine::{Machine, TIMEOUT_MS};
+use crate::step::{Step, jump_ms, step};
 use crate::watched::crc;
 
 /// What a run did, in numbers.
@@ -29,6 +29,14 @@ pub struct Tally {
     pub ends: u64,
     /// The number of removed log files.
     pub expired: u64,
+    /// Delayed messages and retries that were delivered.
+    pub delivered: u64,
+    /// Rows that local transactions committed in the model of a database.
+    pub rows: u64,
+    /// Transactions with such a row, or without it, that a check ended.
+    pub checked: u64,
+    /// Jumps of the wall clock.
+    pub jumps: u64,
     /// Lives of brokers between ours.
     pub brokers: u64,
     /// Runs that ended early, because a torn record without a CRC of its own survived.
@@ -45,6 +53,10 @@ impl Tally {
         self.records += other.records;
         self.ends += other.ends;
         self.expired += other.expired;
+        self.delivered += other.delivered;
+        self.rows += other.rows;
+        self.checked += other.checked;
+        self.jumps += other.jumps;
         self.brokers += other.brokers;
         self.blurred += other.blurred;
         self.trace = self.trace.wrapping_mul(31).wrapping_add(other.trace);
@@ -71,9 +83,9 @@ impl std::fmt::Display for Failure {
 }
 
 const LIVES: u64 = 8;
-const STEPS: usize = 24;
-/// Bodies, from those that share a sector to those that fill most of a file.
-const SIZES: [usize; 7] = [1, 20, 90, 200, 450, 900, 2_500];
+const STEPS: usize = 30;
+/// The wall clock stays between 1970 and 2100.
+const WALL_MS_MAX: i64 = 4_102_444_800_000;
 
 /// Everything durable; half messages and decisions durable (the default); as little durable as RocketMQ's default.
 pub const FLUSHES: [(FlushDiskType, FlushDiskType); 3] = [(Sync, Sync), (Async, Sync), (Async, Async)];
@@ -95,67 +107,14 @@ pub fn options(chance: &mut Chance) -> StoreOptions {
     }
 }
 
-fn kind(chance: &mut Chance) -> EndKind {
-    chance.pick(&[EndKind::Commit, EndKind::Commit, EndKind::RollBack, EndKind::RollBack, EndKind::Discard])
-}
-
-fn decider(chance: &mut Chance) -> Decider {
-    chance.pick(&[Decider::Producer, Decider::Producer, Decider::Producer, Decider::Operator])
-}
-
-pub fn step(chance: &mut Chance) -> Step {
-    let (topic, queue, which) = (chance.index(2), chance.index(2) as i32, chance.index(1 << 20));
-    match chance.below(71) {
-        0..=8 => {
-            let messages = chance.pick(&[1, 1, 2, 4]);
-            Step::Send { topic, queue, messages, size: chance.pick(&SIZES[..6]) }
-        }
-        9..=20 => Step::Prepare {
-            topic,
-            queue,
-            size: chance.pick(&SIZES),
-            owner: u32::from(chance.one_in(4)),
-            named: chance.one_in(2),
-            immunity: chance.one_in(6),
-        },
-        21..=23 => Step::Resend { which, queue },
-        24..=36 => Step::End { which, kind: kind(chance), decider: decider(chance) },
-        37 => Step::WrongEnd { which },
-        38..=40 => {
-            Step::Together { ends: (0..2 + chance.index(4)).map(|_| (chance.index(64), kind(chance))).collect() }
-        }
-        41 => Step::LocalEnds { which },
-        42..=43 => Step::Resume { which },
-        44..=47 => {
-            let answer = chance.one_in(2).then(|| kind(chance));
-            Step::Check { producers: !chance.one_in(4), limit: chance.pick(&[1, 2, 100]), answer }
-        }
-        48 => Step::Answer,
-        49..=51 => {
-            let (messages, acknowledge) = (1 + chance.index(4), !chance.one_in(4));
-            Step::Consume { topic, queue, group: chance.index(2), messages, acknowledge }
-        }
-        52 => Step::Look,
-        53..=54 => Step::Flush,
-        55..=56 => Step::FlushRound,
-        57..=58 => Step::Snapshot,
-        59 => Step::WriteOffsets,
-        60 => Step::Close,
-        64..=67 => Step::Expire { files: 1 + chance.index(6), keep_unread: !chance.one_in(3) },
-        68 => Step::Delete { topic },
-        70 => Step::FillDisk { kind: kind(chance) },
-        69 => Step::BorrowId { which },
-        61..=62 => Step::Pass { ms: chance.pick(&[10, 7_000, 31_000, 100_000]) },
-        _ => Step::Jump { ms: chance.pick(&[3_600_000, -3_600_000, 86_400_000, -86_400_000, 5_000, -5_000]) },
-    }
-}
-
 struct Run {
     chance: Chance,
     machine: Option<Machine>,
     origin: Origin,
     /// Whether brokers write the store between lives.
     has_brokers: bool,
+    /// Whether the wall clock jumps.
+    has_jumps: bool,
     tally: Tally,
     story: String,
 }
@@ -169,6 +128,7 @@ pub fn simulate(seed: u64) -> Result<Tally, Box<Failure>> {
         machine: Some(machine),
         origin: Origin::default(),
         has_brokers: false,
+        has_jumps: false,
         tally: Tally { runs: 1, ..Tally::default() },
         story: String::new(),
     };
@@ -201,6 +161,7 @@ impl Run {
             self.begin_with_a_brokers_store()?;
         }
         self.has_brokers = self.chance.one_in(3);
+        self.has_jumps = !self.chance.one_in(3);
         self.machine().peeks = self.chance.one_in(8);
         for life in 0..LIVES {
             self.life(life)?;
@@ -256,7 +217,10 @@ impl Run {
         }
         machine.take(&Step::Open)?;
         for _ in 0..STEPS {
-            let next = step(&mut self.chance);
+            let mut next = step(&mut self.chance);
+            if let Step::Jump { ms } = &mut next {
+                *ms = self.possible_jump(*ms);
+            }
             self.tell(format_args!("{next:?}"));
             self.machine().take(&next)?;
             if matches!(next, Step::Close) {
@@ -284,13 +248,15 @@ impl Run {
         if thorough {
             check_closed(machine)?;
         }
+        self.time_passes()?;
+        let machine = self.machine();
         machine.take(&Step::Open)?;
         let Some(store) = machine.store.take().filter(|_| !machine.is_faulty()) else { return Ok(()) };
         let report = store.open_report();
         crate::history::hold(report.clean && report.scanned_bytes == 0, "L8", || {
             format!("after a clean close the opening found {report:?}")
         })?;
-        machine.reopened(&store);
+        machine.reopened(&store)?;
         machine.store = Some(store);
         Ok(())
     }
@@ -334,6 +300,7 @@ impl Run {
             must_end = must_end.min(lost(machine, again));
             self.crash_once(again);
         }
+        self.time_passes()?;
         let (reads, thorough) = (self.chance.one_in(6), self.chance.one_in(4));
         let origin = self.origin;
         let machine = self.machine();
@@ -370,6 +337,8 @@ impl Run {
         if machine.is_faulty() || machine.store.is_some() {
             return Ok(false);
         }
+        self.time_passes()?;
+        let machine = self.machine.as_mut().unwrap();
         let options = &machine.options;
         let sizes = (options.commit_log_file_size.unwrap(), options.consume_queue_file_size.unwrap());
         let (memory, wall) = (machine.memory.crash(0, CrashKeep::PageCache), machine.clock.wall().0);
@@ -380,6 +349,7 @@ impl Run {
         self.machine = Some(machine);
         self.origin.broker_end = left.end;
         self.tally.brokers += 1;
+        self.time_passes()?;
         self.recover_after(u64::MAX, Some(left.durable_end))?;
         Ok(true)
     }
@@ -389,8 +359,31 @@ impl Run {
         self.tell(format_args!("crash: {keep:?}"));
         let machine = self.machine.take().unwrap();
         let memory = machine.memory.crash(seed, keep);
-        self.machine = Some(machine.crashed(memory));
+        let boots = keep == CrashKeep::PowerLoss && self.chance.one_in(2);
+        let mut machine = if boots { machine.rebooted(memory) } else { machine.crashed(memory) };
+        machine.database.crash(&mut self.chance);
+        self.machine = Some(machine);
         self.tally.crashes += 1;
+    }
+
+    /// Limits a jump to times that a clock can show.
+    fn possible_jump(&mut self, ms: i64) -> i64 {
+        let wall_ms = self.machine().clock.wall().0;
+        if self.has_jumps { (wall_ms + ms).clamp(0, WALL_MS_MAX) - wall_ms } else { 0 }
+    }
+
+    /// Lets time pass while no process has the store open. The wall clock may be set meanwhile.
+    fn time_passes(&mut self) -> Held {
+        let ms = self.chance.pick(&[0, 0, 1_000, 40_000, 90_000_000]);
+        self.machine().clock.advance(ms);
+        if self.has_jumps && self.chance.one_in(3) {
+            let jump_ms = jump_ms(&mut self.chance);
+            let ms = self.possible_jump(jump_ms);
+            self.machine().take(&Step::Jump { ms })?;
+        }
+        let (wall_ms, now_ms) = (self.machine().clock.wall().0, self.machine().clock.monotonic_ms());
+        self.tell(format_args!("{ms} ms pass; the wall clock says {wall_ms}, the monotonic clock {now_ms}"));
+        Ok(())
     }
 
     /// Closes the store a last time, and damages a copy of it.
@@ -400,6 +393,9 @@ impl Run {
         let origin = self.origin;
         let machine = self.machine.as_mut().unwrap();
         if !blurred && let Some(store) = machine.store.take() {
+            machine.deliver_all(&store)?;
+            machine.end_all_rows(&store)?;
+            machine.check_now(&store, origin)?;
             let offsets = offsets(&store)?;
             machine.store = Some(store);
             machine.take(&Step::Close)?;
@@ -409,6 +405,8 @@ impl Run {
             }
         }
         (self.tally.ends, self.tally.expired) = (machine.ends, machine.expired);
+        (self.tally.delivered, self.tally.jumps) = (machine.delivered, machine.jumps);
+        (self.tally.rows, self.tally.checked) = (machine.database.committed, machine.database.checked);
         let all: Vec<u8> = crate::crash::files(&machine.memory, "")
             .into_iter()
             .flat_map(|(path, bytes)| [path.into_bytes(), bytes].concat())

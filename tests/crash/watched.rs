@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use txstore::base::clock::ManualClock;
 use txstore::base::error::Result;
 use txstore::base::options::StoreOptions;
-use txstore::base::units::PhysicalOffset;
+use txstore::base::units::{PhysicalOffset, TimestampMs};
 use txstore::storage::memory::Memory;
 use txstore::storage::{DirEntry, File, Lock, OpenMode, Opener, ReadMap, SharedMap, Storage};
 use txstore::store::{Store, StoredRecord};
@@ -165,6 +165,10 @@ impl Storage for Watched {
 
     fn len(&self, path: &str) -> Result<Option<u64>> {
         self.memory.len(path)
+    }
+
+    fn modified(&self, path: &str) -> Result<Option<TimestampMs>> {
+        self.memory.modified(path)
     }
 
     fn create_dir(&self, dir: &str) -> Result<()> {
