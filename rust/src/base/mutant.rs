@@ -64,6 +64,16 @@ pub(crate) enum Mutant {
     OffsetsNotClamped,
     /// Ages use the wall clock.
     WallClockAges,
+    /// The ages of log files use the wall clock.
+    WallClockFileAges,
+    /// The delay of a message uses the wall clock.
+    WallClockDelays,
+    /// Recovery does not find in the log which delayed messages were delivered.
+    DeliveryForgotten,
+    /// A log file is removed although it holds a delayed message that is not due.
+    DelayedFileRemoved,
+    /// A local transaction begins, and its database may commit, before its half message is durable.
+    DatabaseBeforeHalf,
     /// Store timestamps go back with the wall clock.
     StoreTimeGoesBack,
     /// Each delivery of a pending transaction counts as a check.

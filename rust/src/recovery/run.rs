@@ -144,6 +144,7 @@ impl<'a> Run<'a> {
     fn note_delivery(&mut self, view: &RecordView<'_>) {
         let delayed_at = view.prepared_transaction_offset;
         let is_other = view.transaction_type() != TransactionType::None || delayed_at >= view.physical_offset;
+        let is_other = is_other || mutated(Mutant::DeliveryForgotten);
         if is_other || self.known.may_grow() || (delayed_at.0 == 0 && !self.delayed_at_zero()) {
             return;
         }

@@ -116,8 +116,10 @@ impl Store {
         self.shared.check_prepare(half)?;
         let mut inner = self.shared.lock_to_send(wait)?;
         let (sent, end) = self.shared.prepare_in(&mut inner, half, wait)?;
+        let is_too_early = half.owner != 0 && mutated(Mutant::DatabaseBeforeHalf);
+        let purpose = if is_too_early { Purpose::Message } else { Purpose::Half };
         // A half message that was found may also wait for the sync of the write that stored it.
-        Ok(self.shared.unacknowledged_up_to(inner, Purpose::Half, end, sent))
+        Ok(self.shared.unacknowledged_up_to(inner, purpose, end, sent))
     }
 }
 

@@ -10,6 +10,7 @@ use super::batch::{Batch, IndexKeys, Purpose, Wait};
 use super::{Inner, Shared, Store, StoredRecord};
 use crate::base::error::{Error, Result};
 use crate::base::java;
+use crate::base::mutant::{Mutant, mutated};
 use crate::base::names::SCHEDULE_TOPIC;
 use crate::base::units::{QueueId, to_u64};
 use crate::index::consume_queue::Entry;
@@ -114,7 +115,12 @@ impl Shared {
         }
         let now_ms = self.clock.monotonic_ms();
         let inner = self.inner.lock();
-        let in_ms = |(at, entry): (u64, &Entry)| inner.due_times.in_ms(queue_id, at, entry.tags_code, now_ms);
+        let in_ms = |(at, entry): (u64, &Entry)| {
+            if mutated(Mutant::WallClockDelays) {
+                return entry.tags_code.saturating_sub(self.clock.wall().0).max(0);
+            }
+            inner.due_times.in_ms(queue_id, at, entry.tags_code, now_ms)
+        };
         (from..).zip(entries).map(in_ms).collect()
     }
 

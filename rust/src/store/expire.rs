@@ -112,6 +112,9 @@ impl Shared {
     fn store_time(&self) -> TimestampMs {
         let Moment { wall, monotonic_ms } = self.ages.opened_at;
         let passed = wall.0.saturating_add(self.clock.monotonic_ms() - monotonic_ms);
+        if mutated(Mutant::WallClockFileAges) {
+            return self.clock.wall();
+        }
         TimestampMs(passed.min(self.clock.wall().0))
     }
 

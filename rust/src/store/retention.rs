@@ -90,6 +90,9 @@ impl Needed {
             let in_files = queue_files.message_from(settled, *next_read)?.map(|(_, entry)| entry.physical_offset.0);
             let delayed = &*settled.topic == SCHEDULE_TOPIC;
             let lowest = if delayed { &mut needed.held } else { &mut needed.unread };
+            if delayed && mutated(Mutant::DelayedFileRemoved) {
+                continue;
+            }
             *lowest = in_files.or(*in_memory).unwrap_or(u64::MAX).min(*lowest);
         }
         if mutated(Mutant::PendingFileRemoved) {
