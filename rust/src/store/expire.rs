@@ -144,18 +144,15 @@ impl Shared {
         self.check_writable("removing files of the log")?;
         let first = self.log.segments.first();
         let nothing = Expired { minimum: first, ..Expired::default() };
-        // The next steps write much, so return if nothing can be removed.
-        if self.expirable(below, keep_unread)? <= first {
+        // What ends or is delivered from now on is not durable when the files are removed, so they are chosen first.
+        let minimum = self.expirable(below, keep_unread)?;
+        if minimum <= first {
             return Ok(nothing);
         }
         if !mutated(Mutant::RemovedBeforeSnapshot) {
             self.snapshot_alone()?;
         }
         self.write_progress_alone()?;
-        let minimum = self.expirable(below, keep_unread)?;
-        if minimum <= first {
-            return Ok(nothing);
-        }
         let settled = settled_queues(&self.inner.lock());
         let firsts = self.firsts_left(&settled, minimum)?;
         let mut inner = self.inner.lock();

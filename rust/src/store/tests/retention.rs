@@ -404,3 +404,27 @@ fn a_read_during_retention_finds_its_message_too_old() {
         assert!(bench.memory.len("txstore/snapshot").unwrap().is_some());
     }
 }
+
+/// The end is not durable yet, so the half message that it ended is still needed.
+#[test]
+fn a_transaction_that_ends_during_a_removal_is_not_lost_with_the_power() {
+    for seed in 0..20 {
+        let bench = Bench::new(FlushDiskType::Async);
+        let store = Arc::new(bench.open());
+        fill(&store, "orders", 3);
+        let half = prepare(&store, b"paid");
+        fill(&store, "orders", 7);
+        store.set_consumer_offset("orders", "shipping", QUEUE, range(&store, "orders").1).unwrap();
+        let (ends, ended_half) = (Arc::clone(&store), half.clone());
+        bench.memory.once_before("config/consumerOffset.json", move || {
+            // In another thread, because this one holds a lock.
+            std::thread::spawn(move || end(&ends, &ended_half, EndKind::Commit).unwrap()).join().unwrap();
+        });
+        store.remove_log_files(EVERYTHING, true).unwrap();
+        assert!(bodies(&store, "orders", 1) == [b"paid"], "the hook has run");
+        let bench = bench.crashed(seed, CrashKeep::PowerLoss);
+        let store = bench.open();
+        let is_pending = !pending(&store).is_empty();
+        assert!(is_pending || bodies(&store, "orders", 1) == [b"paid"], "seed {seed}");
+    }
+}
