@@ -117,6 +117,35 @@ def block(target: Target, count: int) -> float:
         return per_second(count, work)
 
 
+def sent(target: Target, count: int) -> float:
+    """A row and a message sent within its transaction, until the message is durable and its row is deleted."""
+    database = Database(target.source)
+    database.create_table()
+    broker = txstore.open(target.folder / "store", **NOT_SYNCED)
+    producer = broker.producer(GROUP, database=database)
+
+    def work() -> None:
+        for _ in range(count):
+            target.execute(_ORDERS, BODY)
+            producer.send(Message(TOPIC, BODY), session=target.session)
+            target.session.commit()
+        broker.close()
+
+    return per_second(count, work)
+
+
+def bare(target: Target, count: int) -> float:
+    """The row and a second row, which nobody deletes: what a message in the transaction pays at least."""
+
+    def work() -> None:
+        for _ in range(count):
+            target.execute(_ORDERS, BODY)
+            target.execute(_OUTBOX, TOPIC, BODY)
+            target.session.commit()
+
+    return per_second(count, work)
+
+
 def outbox(target: Target, count: int) -> float:
     """A row and an outbox row; each hundred of them are taken out."""
 
@@ -154,9 +183,15 @@ def compared(name: str, scale: Scale, count: int, target: Callable[[], Any]) -> 
 
         return run
 
-    found = in_turns(scale.turns, {"block": load(block), "outbox": load(outbox), "alone": load(alone)})
+    loads = {"sent": sent, "bare": bare, "block": block, "outbox": outbox, "alone": alone}
+    found = in_turns(scale.turns, {what: load(work) for what, work in loads.items()})
     what = f"row and message, {name}"
     return [
+        against(
+            f"message in the transaction, {name}", found["sent"], "row and outbox row, with relay", found["outbox"]
+        ),
+        against(f"message in the transaction, {name}", found["sent"], "two bare rows", found["bare"]),
+        against(f"message in the transaction, {name}", found["sent"], "the row alone", found["alone"]),
         against(what, found["block"], "row and outbox row, with relay", found["outbox"]),
         against(what, found["block"], "the row alone", found["alone"]),
     ]

@@ -143,6 +143,7 @@ SELECT_OUTBOX = Statement(
     f"SELECT seq, message, message_group, group_seq FROM {_OUTBOX} WHERE owner = CAST(:owner AS BIGINT) "
     "AND seq >= CAST(:first AS BIGINT) AND parked IS NULL ORDER BY seq LIMIT CAST(:rows AS BIGINT)"
 )
+SELECT_SEQS = Statement(f"SELECT seq FROM {_OUTBOX} WHERE owner = CAST(:owner AS BIGINT) AND parked IS NULL")
 SELECT_EARLIER = Statement(
     f"SELECT owner, seq FROM {_OUTBOX} WHERE message_group = CAST(:message_group AS VARCHAR(255)) "
     "AND group_seq < CAST(:group_seq AS BIGINT)"

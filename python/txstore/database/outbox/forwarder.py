@@ -23,6 +23,7 @@ import logging
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -36,6 +37,7 @@ from txstore.database.statements import (
     PARK,
     SELECT_EARLIER,
     SELECT_OUTBOX,
+    SELECT_SEQS,
     delete_from_outbox,
 )
 from txstore.errors import InvalidMessageError, InvalidNameError, StoreClosedError, TxStoreError
@@ -48,7 +50,8 @@ _log = logging.getLogger("txstore.database.outbox")
 
 _ROWS = 500  # Read, appended and deleted in one step.
 _DELETE_ROWS = 100  # Deleted by one transaction of a service on SQLite.
-_POLL_SECONDS = (0.002, 0.1)  # Between two looks for a commit: after the last one that was found, and at most.
+_POLL_SECONDS = (0.002, 0.02, 0.1)  # Between two looks for a commit: after few were found, after many, at most.
+_MANY = 16
 _RECENT_SECONDS = 5.0  # Rows of longer transactions are found by the search through all rows.
 _SEARCH_SECONDS = 1.0  # Between two searches through all rows.
 _IDLE_SECONDS = 5.0  # Between two looks when nothing is expected.
@@ -105,10 +108,11 @@ class Forwarder:
         self._closed = False
         self._is_idle = False
         self._deletes_itself = True
-        # Rows by number. `inserted`: when; `appended`: the end of the log after its message; `deleting`: since when.
+        # Rows by number. `inserted`: when; `appended`: with the log's end after the message; `deleting`: since when.
         self._inserted: dict[int, float] = {}
         self._claimed: set[int] = set()
-        self._appended: dict[int, int] = {}
+        self._in_log: set[int] = set()
+        self._appended: deque[tuple[int, int]] = deque()
         self._deleting: dict[int, float] = {}
 
     # For producers
@@ -144,8 +148,7 @@ class Forwarder:
             _log.warning("a message could not be appended at its commit: %s", error_text(error))
             self._again([seq])
             return
-        with self._lock:
-            self._appended[seq] = self._log.appended_end()
+        self._note_appended([seq])
 
     def look(self) -> None:
         """Makes the thread look for committed rows now."""
@@ -220,7 +223,7 @@ class Forwarder:
                 await self._delete_finished(handle)
             if is_last:
                 return
-            pause = _POLL_SECONDS[0] if forwarded else min(pause * 2, _POLL_SECONDS[1])
+            pause = _POLL_SECONDS[forwarded > _MANY] if forwarded else min(pause * 2, _POLL_SECONDS[2])
             self._wait(pause)
 
     def _wait(self, pause: float) -> None:
@@ -231,57 +234,70 @@ class Forwarder:
         if not self._is_idle:
             time.sleep(pause)
             return
-        self._wake.wait(_POLL_SECONDS[1] if waits else _IDLE_SECONDS)
+        self._wake.wait(_POLL_SECONDS[2] if waits else _IDLE_SECONDS)
         self._wake.clear()
         self._is_idle = False
 
     async def _forward_own(self, handle: Handle, *, everything: bool) -> int:
         """Appends the messages of this process's committed rows; returns how many."""
-        first, forwarded = self._first_new(everything=everything), 0
+        first, forwarded = await self._first_new(handle, everything=everything), 0
         if first is None:
             return 0
         while True:
             found = await self._fetch(handle, self.owner, first)
-            new = self._claim(found, everything=everything)
+            new = self._claim(found)
             try:
                 fates = await self._append(handle, new, once=False)
             except BaseException:
                 self._again(one.seq for one in new)
                 raise
-            end = self._log.appended_end()
-            with self._lock:
-                self._appended.update((seq, end) for seq, fate in fates.items() if fate is _Fate.IN_LOG)
+            self._note_appended(seq for seq, fate in fates.items() if fate is _Fate.IN_LOG)
             self._again(seq for seq, fate in fates.items() if fate is _Fate.LATER)
             forwarded += len(fates)
             if len(found) < _ROWS:
                 return forwarded
             first = found[-1].seq + 1
 
-    def _first_new(self, *, everything: bool) -> int | None:
+    async def _first_new(self, handle: Handle, *, everything: bool) -> int | None:
         """Returns the number from which rows may be new; None if none is expected."""
         if everything:
-            return 0
+            return await self._search(handle)
         now = time.monotonic()
         with self._lock:
             return min((seq for seq, at in self._inserted.items() if now - at < _RECENT_SECONDS), default=None)
 
-    def _claim(self, found: Sequence[_Found], *, everything: bool) -> list[_Found]:
-        """Returns the rows that no other thread appends, in their order."""
+    async def _search(self, handle: Handle) -> int | None:
+        """Searches through all rows; returns the first one that is not claimed."""
+        with self._lock:
+            deleting = list(self._deleting)
+        committed = {seq for (seq,) in await handle.fetch(SELECT_SEQS, owner=self.owner)}
+        await handle.rollback()
         now = time.monotonic()
+        with self._lock:
+            # On SQLite, a transaction of the service deletes finished rows. It may last long, or roll back.
+            self._forget(seq for seq in deleting if seq not in committed)
+            for seq in [seq for seq, since in self._deleting.items() if now - since > _RECENT_SECONDS]:
+                del self._deleting[seq]
+                self._appended.appendleft((seq, 0))
+            for seq in [seq for seq, at in self._inserted.items() if now - at > _RECENT_SECONDS]:
+                del self._inserted[seq]
+            return min(committed - self._claimed, default=None)
+
+    def _claim(self, found: Sequence[_Found]) -> list[_Found]:
+        """Returns the rows that no other thread appends, in their order."""
         with self._lock:
             new = [one for one in found if one.seq not in self._claimed]
             for one in new:
                 self._claimed.add(one.seq)
                 self._inserted.pop(one.seq, None)
-            if everything:
-                for seq in [seq for seq, at in self._inserted.items() if now - at > _RECENT_SECONDS]:
-                    del self._inserted[seq]
-                for one in found:
-                    # A transaction that should have deleted this row was rolled back, or lasts long.
-                    if now - self._deleting.get(one.seq, now) > _RECENT_SECONDS:
-                        del self._deleting[one.seq]
-                        self._appended[one.seq] = 0
         return new
+
+    def _note_appended(self, seqs: Iterable[int]) -> None:
+        with self._lock:
+            end = self._log.appended_end()
+            for seq in seqs:
+                self._in_log.add(seq)
+                self._appended.append((seq, end))
 
     def _again(self, seqs: Iterable[int]) -> None:
         """Makes rows wait for the next look."""
@@ -344,11 +360,10 @@ class Forwarder:
             return True
         earlier = await handle.fetch(SELECT_EARLIER, message_group=one.message_group, group_seq=one.group_seq)
         await handle.rollback()
+        together = {(one.owner, seq) for seq, fate in fates.items() if fate is _Fate.IN_LOG}
         with self._lock:
-            own = {*self._appended, *self._deleting}
-        before = {(one.owner, seq) for seq, fate in fates.items() if fate is _Fate.IN_LOG}
-        before |= {(self.owner, seq) for seq in own}
-        return all((owner, seq) in before for owner, seq in earlier)
+            own = self._in_log
+            return all((owner, seq) in together or (owner == self.owner and seq in own) for owner, seq in earlier)
 
     async def _park(self, handle: Handle, one: _Found, why: str) -> _Fate:
         _log.error("a row of the outbox cannot be sent and is parked: %s", why, extra={"reason": why})
@@ -362,20 +377,25 @@ class Forwarder:
     def _finished(self, most: int) -> list[int]:
         """Takes rows whose messages are durable."""
         durable, now = self._log.durable_end(), time.monotonic()
+        finished: list[int] = []
         with self._lock:
-            finished = list(itertools.islice((seq for seq, end in self._appended.items() if end <= durable), most))
-            for seq in finished:
-                del self._appended[seq]
+            while len(finished) < most and self._appended and self._appended[0][1] <= durable:
+                seq, _ = self._appended.popleft()
                 self._deleting[seq] = now
+                finished.append(seq)
         return finished
 
     async def _delete_finished(self, handle: Handle) -> None:
         while finished := self._finished(_ROWS):
             await self._delete(handle, self.owner, finished)
             with self._lock:
-                for seq in finished:
-                    self._deleting.pop(seq, None)
-                    self._claimed.discard(seq)
+                self._forget(finished)
+
+    def _forget(self, seqs: Iterable[int]) -> None:
+        for seq in seqs:
+            self._deleting.pop(seq, None)
+            self._claimed.discard(seq)
+            self._in_log.discard(seq)
 
     async def _delete(self, handle: Handle, owner: int, seqs: Sequence[int]) -> None:
         if not seqs:
