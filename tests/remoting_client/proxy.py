@@ -26,6 +26,9 @@ class Proxy:
         """While it is set, each connection is cut at a random byte."""
         self.cut = 0
         """The number of cut connections."""
+        self.flows = threading.Event()
+        """While it is not set, responses are held back."""
+        self.flows.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -48,6 +51,7 @@ class Proxy:
 
     def close(self) -> None:
         self._listener.close()
+        self.flows.set()
         self.drop_all()
 
     def __enter__(self) -> Self:
@@ -87,6 +91,8 @@ class Proxy:
                 left = None if left is None else left - len(data)
                 for old, new in self.written_over.items() if back else ():
                     data = data.replace(old, new)
+                if back:
+                    self.flows.wait()
                 other.sendall(data)
         self._end(one, other)
 

@@ -174,6 +174,25 @@ def test_cut_frames_lose_nothing_and_commit_nothing_twice(
         print(f"{broker_proxy.cut} cuts, {len(history.acknowledged)} sends, {len(history.ledger.decided)} transactions")
 
 
+def test_transaction_whose_half_message_is_acknowledged_late_is_not_checked(names: str, topic: str) -> None:
+    """The check may arrive together with the response that the half message is stored."""
+    with ExitStack() as stack:
+        with txstore.connect(names) as direct:
+            (address,) = direct._client.addresses()
+        broker_proxy = stack.enter_context(Proxy(int(address.rpartition(":")[2])))
+        names_proxy = stack.enter_context(Proxy(int(names.rpartition(":")[2])))
+        names_proxy.written_over[address.encode()] = broker_proxy.address.encode()
+        broker = stack.enter_context(txstore.connect(names_proxy.address, **SOON))
+        listener = Answers(UNKNOWN, check=ROLLBACK)
+        producer = broker.transaction_producer(f"g-{topic}", listener)
+        for _ in range(3):
+            broker_proxy.flows.clear()
+            threading.Timer(2.5, broker_proxy.flows.set).start()  # The broker asks after one second.
+            with producer.transaction(Message(topic, b"late")):
+                pass
+        assert listener.checked == []
+
+
 @pytest.fixture(params=[ON_ROCKETMQ, "serve"])
 def restarted(request: pytest.FixtureRequest) -> Iterator[Restarted]:
     """A broker in a process of its own, which may be killed and started again."""

@@ -85,8 +85,9 @@ class Terminal:
         return self._process.returncode
 
     def _read(self, timeout: float) -> bool:
-        readable, _, _ = select.select([self._master], [], [], timeout)
-        if not readable:
+        poll = select.poll()  # select() refuses descriptors above 1,023.
+        poll.register(self._master, select.POLLIN)
+        if not poll.poll(round(timeout * 1000)):
             return False
         try:
             found = os.read(self._master, 65536)

@@ -177,8 +177,18 @@ class Sending:
         """
         name = message.transaction_id or unique_id()
         text = properties_text(message, name, [("TRAN_MSG", "true"), ("PGROUP", group)])
-        answer, queue = await self._send(message, number, group, text, again=False, sys_flag=_PREPARED)
-        sent = self._sent(answer, message.topic, queue, name, transaction_id=name)
+        # Before it is sent, because a check may arrive together with the response.
+        with self._lock:
+            is_new = name not in self._running
+            self._running.add(name)
+        try:
+            answer, queue = await self._send(message, number, group, text, again=False, sys_flag=_PREPARED)
+            sent = self._sent(answer, message.topic, queue, name, transaction_id=name)
+        except BaseException:
+            with self._lock:
+                if is_new:
+                    self._running.discard(name)
+            raise
         self._remember(sent, group)
         if sent.send_status is not SendStatus.SEND_OK:
             await self.end(sent, LocalTransactionState.ROLLBACK, group)
@@ -291,7 +301,6 @@ class Sending:
         connection = await self._client.connection(begun.sent.broker)
         fields = end_fields(begun.sent, begun.group, state)
         begun.state = state
-        self.local_transaction_ended(begun.sent)
         try:
             answer = await connection.call(
                 RequestCode.END_TRANSACTION, fields, timeout=self._options.seconds("end_timeout")
@@ -302,6 +311,9 @@ class Sending:
         except asyncio.CancelledError:
             begun.in_doubt = BrokerTimeoutError(f"the end of transaction {name} was cancelled; a check settles it")
             raise
+        finally:
+            # Not before, because a check that crosses the end needs no answer.
+            self.local_transaction_ended(begun.sent)
         if answer.code != ResponseCode.SUCCESS:
             told = _outcome_of(answer)
             # From now on, the same end succeeds and the other one is an error, without a request to the broker.
