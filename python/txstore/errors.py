@@ -181,7 +181,7 @@ class InUseError(TxStoreError):
 
 
 class WrongGroupError(TxStoreError):
-    """The end comes from another producer group than the one that began the transaction."""
+    """A commit or rollback came from a different producer group than the one that began the transaction."""
 
 
 class LateEndError(TxStoreError):

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import txstore
+from tests.unit.conftest import OpenStore
 from txstore import (
     EmbeddedBroker,
     ForeignStoreError,
@@ -32,6 +33,24 @@ from txstore import (
     TransactionNotFoundError,
     TxStoreError,
 )
+
+
+def _open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_closed_store_keeps_no_file_of_its_queues_open(open_store: OpenStore) -> None:
+    """Objects that refer to it may live long, and a process may open only so many files."""
+    before = _open_files()
+    broker = open_store()
+    for number in range(20):
+        broker.create_topic(f"t{number}", 1)
+        broker.append(Message(f"t{number}", b"x", keys=["k"]), 0)
+    broker.flush()
+    assert [message.body for message in broker.store.query("t1", "k")] == [b"x"]
+    assert _open_files() > before + 2
+    broker.close()
+    assert _open_files() <= before + 2
 
 
 def test_message_is_found_by_its_ids_and_keys(broker: EmbeddedBroker) -> None:

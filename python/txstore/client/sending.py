@@ -407,7 +407,7 @@ def _must_be_one_batch(messages: Sequence[Message], numbers: Sequence[int]) -> N
     topics = sorted({message.topic for message in messages})
     if len(topics) > 1 or len(set(numbers)) > 1:
         raise InvalidMessageError(
-            f"a batch for a remote broker must go to one queue, this one goes to {len(set(numbers))} queues of "
+            f"a batch for a remote broker must go to one queue, but this one goes to {len(set(numbers))} queues of "
             f"{', '.join(topics)}\nhint: send one batch per queue, or pass queue_id="
         )
     if any(message.delay_level for message in messages):

@@ -262,6 +262,15 @@ impl IndexFiles {
         Ok(())
     }
 
+    /// Closes the open handles. The next call opens its file by name.
+    pub fn close_handles(&mut self) {
+        self.current = None;
+        self.full.clear();
+        for file in &mut self.files {
+            file.handle = OnceLock::new();
+        }
+    }
+
     /// Returns the offsets of records with that hash, newest first: at most `max`, all within the range.
     pub fn query(&self, hash: u32, max: usize, within: Range<PhysicalOffset>) -> Result<Vec<PhysicalOffset>> {
         let mut found = Vec::new();

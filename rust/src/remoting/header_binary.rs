@@ -71,7 +71,7 @@ fn read_fields(mut rest: &[u8]) -> Result<ExtFields, FrameError> {
         let value = text(read_long(&mut rest, "ext field value")?);
         fields.set(name, value);
         if fields.len() > EXT_FIELDS_MAX {
-            return Err(FrameError::Field { field: "ext fields", what: "are more than 1000" });
+            return Err(FrameError::Field { field: "ext fields", what: "have more than 1000 entries" });
         }
     }
     Ok(fields)

@@ -241,7 +241,7 @@ impl<'de> Deserialize<'de> for Fields {
                         Scalar::Null | Scalar::Other => {}
                     }
                     if fields.len() > EXT_FIELDS_MAX {
-                        return Err(A::Error::custom(format!("extFields are more than {EXT_FIELDS_MAX}")));
+                        return Err(A::Error::custom(format!("there are more than {EXT_FIELDS_MAX} extFields")));
                     }
                 }
                 Ok(Fields(fields))

@@ -105,6 +105,14 @@ impl Drop for PoisonOnPanic<'_> {
 }
 
 impl Shared {
+    /// Closes the files of a closed store, because objects that refer to it may live long.
+    pub(super) fn close_files(&self) {
+        self.inner.lock().appender = None;
+        self.log.segments.close();
+        self.queue_files.close_handles();
+        self.index_files.lock().close_handles();
+    }
+
     /// Fails in a forked child and on a closed handle.
     #[inline]
     pub(super) fn check_open(&self) -> Result<()> {

@@ -135,6 +135,7 @@ impl Store {
             let _ = thread.join();
         }
         let result = self.shared.hand_over();
+        self.shared.close_files();
         lifecycle.unlock_files();
         result
     }

@@ -182,6 +182,6 @@ fn number<N: std::str::FromStr + Default>(value: Option<&str>) -> N {
 
 fn parse_immunity_ms(seconds: &str) -> Option<i64> {
     let seconds: i64 = seconds.parse().ok()?;
-    // Values above the table's maximum of three weeks mean the same, so a sum of times cannot overflow.
+    // Longer times count as 24.8 days, so that a sum of times cannot overflow.
     seconds.checked_mul(1_000).filter(|immunity| *immunity >= 0).map(|ms| ms.min(i64::from(i32::MAX)))
 }

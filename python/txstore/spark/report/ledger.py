@@ -30,7 +30,7 @@ from txstore.spark.report.time_search import last_store_ms, offset_at
 
 __all__ = ["LOOKBACK_MS", "Ledger"]
 
-# A broker's op follows its final within seconds; a check that crosses with an end, within a minute.
+# A broker writes an op within seconds after the final message, and within a minute if a check was sent meanwhile.
 LOOKBACK_MS = 3_600_000
 _VERSION = 2
 _VERSION_WITHOUT_MARK = 1
@@ -50,7 +50,7 @@ class _State:
     physical_offset: int
     # The next run's number.
     run: int = 0
-    # Spark's schema of the table, because a folder without rows has none.
+    # Spark's schema of the table. From a folder without rows, Spark cannot infer it.
     schema: dict[str, Any] = field(default_factory=dict)
     # The mark of the store that was read up to there; None in a ledger of version 1.
     mark: dict[str, Any] | None = None

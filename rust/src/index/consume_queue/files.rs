@@ -73,7 +73,6 @@ impl QueueFiles {
     }
 
     /// Closes the open handles. The next read opens its file by name.
-    #[cfg(test)]
     pub fn close_handles(&self) {
         self.handles.lock().clear();
     }

@@ -79,7 +79,7 @@ fn queue_file_size(storage: &dyn Storage, remembered: Option<u64>) -> Result<Opt
         let directory = format!("{}/{}", consume_queue::DIRECTORY, topic.name);
         for queue in storage.list(&directory).ok().flatten().unwrap_or_default() {
             let mut lengths = file_lengths(storage, &format!("{directory}/{}", queue.name))?;
-            // A file that ends within an entry is damaged and tells no size.
+            // A file that ends within an entry is damaged, so its length does not tell the size in use.
             lengths.retain(|length| length.is_multiple_of(to_u64(ENTRY_SIZE)));
             let size = own_size(&lengths, remembered).filter(|_| !lengths.is_empty());
             if size.is_some() && (remembered.is_none() || size == remembered) {

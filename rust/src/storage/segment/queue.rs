@@ -137,6 +137,11 @@ impl SegmentQueue {
         Ok(files.iter().any(|(base, file)| file.len == self.size && *base >= end))
     }
 
+    /// Closes all files. A reader that uses one keeps it until it has read.
+    pub fn close(&self) {
+        self.segments.write().clear();
+    }
+
     /// Replaces the open files by those that exist now.
     pub fn open_again(&self) -> Result<()> {
         let now = Self::open(Arc::clone(&self.storage), &self.directory, self.size, true)?;

@@ -1,4 +1,5 @@
-//! The log's promises: prefix, durable, no return, own offsets, whole records, damage is not a tail, nothing is lost.
+//! Tests what docs/promises.md promises of the log, L1 to L8: for example that what is left after a crash is a prefix,
+//! that offsets are never given twice, and that damage is not taken for the log's end.
 
 use super::*;
 
