@@ -188,7 +188,7 @@ class Broker:
         if producer.closed:
             producer._refuse()
         if not isinstance(message, Message):
-            raise sending._not_a_message(message)
+            raise sending.not_a_message(message)
         if message.topic not in self._session.client.routes:
             await self._session.client.write_route(message.topic)
         return producer._choose(message, queue_id, selector, arg)

@@ -21,7 +21,7 @@ from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.orm import Session
 
 import txstore
-from tests.database.conftest import SMALL, Kind, make_kind
+from tests.database.conftest import SMALL, Kind
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, Message, errors
 from txstore.database import Database
@@ -30,13 +30,7 @@ from txstore.database.outbox import OutboxProducer
 BLOCKING = ["sqlite3", "sqlalchemy sqlite", "sqlalchemy sqlite connection", "psycopg", "sqlalchemy postgres"]
 
 
-@pytest.fixture(params=BLOCKING)
-def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
-    found = make_kind(request.param, tmp_path, request)
-    yield found
-    found.close()
-    if found.address.startswith("postgresql"):
-        request.getfixturevalue("postgres").give_back(found.address)
+pytestmark = pytest.mark.parametrize("kind", BLOCKING, indirect=True)
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ from txstore.message import (
 )
 from txstore.producer.local_transaction import LocalTransaction, TransactionBlock, error_text, without_delay
 
-__all__ = ["LocalDatabase", "Producer", "QueueSelector", "Transaction", "TransactionProducer"]
+__all__ = ["LocalDatabase", "Producer", "QueueSelector", "Transaction", "TransactionProducer", "not_a_message"]
 
 H = TypeVar("H", bound=Half)
 
@@ -143,7 +143,7 @@ class Producer:
             try:
                 turn = self._turns.get(message.turn_topic)
             except AttributeError:
-                raise _not_a_message(message) from None
+                raise not_a_message(message) from None
             if turn is not None:
                 return self._append(message, turn())
         return self._append(message, self._choose(message, queue_id, selector, arg))
@@ -470,7 +470,7 @@ class TransactionProducer(Producer):
     ) -> LocalTransaction[Half]:
         """Stores the half message and returns its local transaction."""
         if not isinstance(message, Message):
-            raise _not_a_message(message)
+            raise not_a_message(message)
         turn = self._turns.get(message.turn_topic) if queue_id is None and selector is None else None
         if turn is not None:
             chosen = turn()
@@ -605,7 +605,8 @@ def _must_be_only_database(database: object, listener: object, check_listener: o
     )
 
 
-def _not_a_message(given: object) -> InvalidMessageError:
+def not_a_message(given: object) -> InvalidMessageError:
+    """Returns the error for something else that was sent instead of a message."""
     return InvalidMessageError(
         f"expected a Message, got {type(given).__name__}\nhint: send txstore.Message(topic, body)"
     )

@@ -10,6 +10,7 @@ Not here: sessions of other kinds; the forwarder looks for their commits.
 
 import sqlite3
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from sqlalchemy import event
@@ -39,17 +40,23 @@ def note(given: object, forwarder: Forwarder, seq: int, row: OutboxRow, *, is_fi
         session = getattr(session, "sync_session", session)
     if not isinstance(session, Session):
         return
-    sent: _Sent | None = session.info.get(_NAME)
-    if sent is None:
-        sent = session.info[_NAME] = _Sent()
-        event.listen(session, "after_commit", _after_commit)
-        event.listen(session, "after_rollback", _after_rollback)
+    _listen()
+    sent: _Sent = session.info.setdefault(_NAME, _Sent())
     sent.driver = session.connection().connection.driver_connection
     sent.rows.append((forwarder, seq, row, is_first))
 
 
+@cache
+def _listen() -> None:
+    """Listens to all sessions of the process, because a listener for each one would cost more than its row."""
+    event.listen(Session, "after_commit", _after_commit)
+    event.listen(Session, "after_rollback", _after_rollback)
+
+
 def _after_commit(session: Session) -> None:
-    sent: _Sent = session.info[_NAME]
+    sent: _Sent | None = session.info.get(_NAME)
+    if sent is None:
+        return
     driver = sent.driver
     if isinstance(driver, sqlite3.Connection) and not driver.in_transaction:
         _append(driver, sent)
@@ -81,12 +88,13 @@ def _is_there(driver: sqlite3.Connection, owner: int, seq: int) -> bool:
 
 def _may_be_open(driver: Any) -> bool:
     """Tells whether the outermost transaction may still be open: the session may have joined one of its caller's."""
-    in_transaction = getattr(driver, "in_transaction", None)
-    return bool(in_transaction) if in_transaction is not None else False
+    return bool(getattr(driver, "in_transaction", False))
 
 
 def _after_rollback(session: Session) -> None:
-    sent: _Sent = session.info[_NAME]
+    sent: _Sent | None = session.info.get(_NAME)
+    if sent is None:
+        return
     for forwarder, seq, _, _ in sent.rows:
         forwarder.rolled_back([seq])
     sent.rows.clear()

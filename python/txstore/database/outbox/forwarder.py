@@ -360,10 +360,11 @@ class Forwarder:
             return True
         earlier = await handle.fetch(SELECT_EARLIER, message_group=one.message_group, group_seq=one.group_seq)
         await handle.rollback()
-        together = {(one.owner, seq) for seq, fate in fates.items() if fate is _Fate.IN_LOG}
         with self._lock:
-            own = self._in_log
-            return all((owner, seq) in together or (owner == self.owner and seq in own) for owner, seq in earlier)
+            return all(
+                (owner == one.owner and fates.get(seq) is _Fate.IN_LOG) or (owner == self.owner and seq in self._in_log)
+                for owner, seq in earlier
+            )
 
     async def _park(self, handle: Handle, one: _Found, why: str) -> _Fate:
         _log.error("a row of the outbox cannot be sent and is parked: %s", why, extra={"reason": why})

@@ -19,6 +19,7 @@ from txstore.database.statements import INSERT_OUTBOX, INSERT_OUTBOX_GROUP
 from txstore.errors import InvalidMessageError, InvalidNameError, InvalidOptionError, StoreClosedError
 from txstore.message import Message, SentMessage
 from txstore.producer import Producer
+from txstore.producer.producer import not_a_message
 
 __all__ = ["OutboxProducer", "OutboxReceipt"]
 
@@ -123,9 +124,7 @@ class OutboxProducer:
         if self.closed:
             raise StoreClosedError(f"the producer of group {self.group} is closed")
         if not isinstance(message, Message):
-            raise InvalidMessageError(
-                f"expected a Message, got {type(message).__name__}\nhint: send txstore.Message(topic, body)"
-            )
+            raise not_a_message(message)
         if is_system_topic(message.topic):
             raise InvalidNameError(f"topic {message.topic} is the system's: clients neither send to it nor read it")
         if len(message.body) > self._max_message_size:
