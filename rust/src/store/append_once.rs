@@ -6,10 +6,9 @@
 //!         the index, which covers the whole log, so nothing else is remembered.
 //! Not here: who calls again, and when (Python decides this).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use super::batch::{Purpose, Unacknowledged, Wait};
-use super::read::CANDIDATES_MAX;
 use super::{NewMessage, Sent, Shared, Store};
 use crate::base::error::{Error, Result};
 use crate::base::java;
@@ -77,28 +76,11 @@ impl Store {
 impl Shared {
     /// Returns for each message whether the log has a record with its id and topic.
     fn present(&self, messages: &[NewMessage<'_>], ids: &[&str]) -> Result<Vec<bool>> {
-        let mut candidates: HashMap<u32, Vec<PhysicalOffset>> = HashMap::new();
-        for (message, id) in messages.iter().zip(ids) {
-            for topic in topics_of(message) {
-                candidates.entry(java::index_hash(topic, id)).or_default();
-            }
-        }
-        // Memory is read first, because an entry is in the files before it leaves memory.
-        let inner = self.inner.lock();
-        for entry in inner.derived.dispatcher.index.iter().chain(inner.derived.index_in_flight.iter()) {
-            if let Some(found) = candidates.get_mut(&entry.hash) {
-                found.push(entry.physical_offset);
-            }
-        }
-        drop(inner);
-        let everywhere = PhysicalOffset(0)..PhysicalOffset(u64::MAX);
-        for (hash, found) in &mut candidates {
-            found.extend(self.index_files.lock().query(*hash, CANDIDATES_MAX, everywhere.clone())?);
-        }
+        let keys = messages.iter().zip(ids).flat_map(|(message, id)| topics_of(message).map(move |topic| (topic, *id)));
+        let candidates = self.candidates_of(keys.map(|(topic, id)| java::index_hash(topic, id)))?;
         let is_present = |(message, id): (&NewMessage<'_>, &&str)| -> Result<bool> {
             for topic in topics_of(message) {
-                let found = candidates.get(&java::index_hash(topic, id)).map_or(&[][..], Vec::as_slice);
-                for physical_offset in found {
+                for physical_offset in candidates.get(&java::index_hash(topic, id)).into_iter().flatten() {
                     if self.is_record(*physical_offset, topic, id)? {
                         return Ok(true);
                     }

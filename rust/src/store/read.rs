@@ -5,7 +5,7 @@
 //! Always: nothing after the visible end is returned. Entries in memory are read like entries in files.
 //! Not here: decoding bodies, filtering by policy.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::stored_record::Copier;
@@ -27,7 +27,7 @@ const WARM_BYTES: u64 = 64 << 20;
 /// How many records ahead to prefetch into the CPU's cache, because main memory is slow to answer.
 const AHEAD: usize = 2;
 /// The maximum number of index candidates of one hash that a query examines.
-pub(super) const CANDIDATES_MAX: usize = 4_096;
+const CANDIDATES_MAX: usize = 4_096;
 
 impl Store {
     /// Returns visible messages of a queue from an offset on, and the offset to continue from. With `tags`, returns
@@ -374,16 +374,30 @@ impl Shared {
     /// Returns the physical offsets that may hold records with a key, the newest first: first from memory, then from
     /// files.
     pub(super) fn candidates(&self, topic: &str, key: &str) -> Result<Vec<PhysicalOffset>> {
-        let hash = java::index_hash(topic, key);
+        let found = self.candidates_of([java::index_hash(topic, key)])?;
+        Ok(found.into_values().flat_map(|physical_offsets| physical_offsets.into_iter().rev()).collect())
+    }
+
+    /// Returns the physical offsets that may hold records with a key of each hash.
+    pub(super) fn candidates_of(
+        &self,
+        hashes: impl IntoIterator<Item = u32>,
+    ) -> Result<BTreeMap<u32, BTreeSet<PhysicalOffset>>> {
+        let mut found: BTreeMap<u32, BTreeSet<PhysicalOffset>> =
+            hashes.into_iter().map(|hash| (hash, BTreeSet::new())).collect();
         let inner = self.inner.lock();
-        let in_memory = inner.derived.dispatcher.index.iter().chain(inner.derived.index_in_flight.iter());
-        let mut physical_offsets: BTreeSet<PhysicalOffset> =
-            in_memory.filter(|entry| entry.hash == hash).map(|entry| entry.physical_offset).collect();
+        for entry in inner.derived.dispatcher.index.iter().chain(inner.derived.index_in_flight.iter()) {
+            if let Some(physical_offsets) = found.get_mut(&entry.hash) {
+                physical_offsets.insert(entry.physical_offset);
+            }
+        }
         // Memory is read first, because an entry is in the files before it leaves memory.
         drop(inner);
         let everywhere = PhysicalOffset(0)..PhysicalOffset(u64::MAX);
-        physical_offsets.extend(self.index_files.lock().query(hash, CANDIDATES_MAX, everywhere)?);
-        Ok(physical_offsets.into_iter().rev().collect())
+        for (hash, physical_offsets) in &mut found {
+            physical_offsets.extend(self.index_files.lock().query(*hash, CANDIDATES_MAX, everywhere.clone())?);
+        }
+        Ok(found)
     }
 }
 
