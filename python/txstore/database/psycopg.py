@@ -52,6 +52,9 @@ class _Base:
     async def dialect(self) -> str:
         return "postgresql"
 
+    def orm_session(self) -> None:
+        return None
+
     def mark(self, row: Statement | None = None, **values: object) -> None:
         """Remembers the row for `commit`, because a connection does not name its transactions."""
         self._row = None if row is None else (row, values)

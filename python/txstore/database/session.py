@@ -23,7 +23,6 @@ __all__ = [
     "RowGoneError",
     "Source",
     "handle_of",
-    "is_sqlalchemy",
     "named",
     "open_handle",
     "refused",
@@ -58,6 +57,10 @@ class Handle(Protocol):
 
         Raises InvalidOptionError for a session that is closed, failed, or commits each statement at once.
         """
+
+    def orm_session(self) -> tuple[Any, Any] | None:
+        """Returns SQLAlchemy's blocking session, which tells of its commits, and the driver's connection of the begun
+        transaction; None without a session of SQLAlchemy."""
 
     async def run(self, statement: Statement, **values: object) -> tuple[int, Any]:
         """Executes a statement; returns how many rows it changed, and the first value that it found."""
@@ -106,11 +109,6 @@ def _adapter_of(kind: type) -> Any:
         name = next((_ADAPTERS[root] for root in roots if root in _ADAPTERS), None)
         _FOUND[kind] = None if name is None else importlib.import_module(f"txstore.database.{name}")
     return _FOUND[kind]
-
-
-def is_sqlalchemy(session: object) -> bool:
-    """Tells whether a session or connection is one of SQLAlchemy's."""
-    return getattr(_adapter_of(type(session)), "__name__", "").endswith(".sqlalchemy")
 
 
 def handle_of(session: object) -> Handle:

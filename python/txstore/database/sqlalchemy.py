@@ -34,11 +34,13 @@ def _clause(sql: str) -> TextClause:
 
 
 class _Base:
-    """The common part: the state of the blocking session or connection, which is also below an async one."""
+    """The common part: the state of the blocking session or connection, which is also below an async one. `dispose`
+    ends an engine that was made for it."""
 
-    def __init__(self, given: Any, below: "Session | Connection") -> None:
+    def __init__(self, given: Any, below: "Session | Connection", dispose: Any = None) -> None:
         self._given = given
         self._below = below
+        self._dispose = dispose
         self._transaction: object = None
         self._begun: Any = None
         """The connection of the database transaction that `begin` found, until `mark` or the transaction's end."""
@@ -75,6 +77,18 @@ class _Base:
             raise refused("the session is bound to a connection, so it may not commit", "Session(engine)")
         if not session.is_active:
             raise refused("the session's transaction has failed", "session.rollback() before the block")
+
+    def orm_session(self) -> tuple[Session, Any] | None:
+        if not isinstance(self._below, Session):
+            return None
+        begun = getattr(self._begun, "sync_connection", self._begun)
+        return self._below, begun.connection.driver_connection
+
+    def _must_begin(self, connection: Connection) -> bool:
+        """Tells whether to begin a transaction in the driver: the user's engine may do it by listeners, which a
+        connection of our own does not have."""
+        driver: Any = connection.connection.driver_connection
+        return connection.dialect.name == "sqlite" and not driver.in_transaction
 
     def mark(self, row: Statement | None = None, **values: object) -> None:
         self._transaction, self._begun = self._below.get_transaction(), None
@@ -134,13 +148,9 @@ def _must_be_known(dialect: str) -> None:
 
 
 class SqlAlchemyHandle(_Base):
-    """The handle of a Session or Connection; `dispose` ends what was opened with it."""
+    """The handle of a Session or Connection."""
 
     asynchronous = False
-
-    def __init__(self, given: Any, below: "Session | Connection", dispose: Any = None) -> None:
-        super().__init__(given, below)
-        self._dispose = dispose
 
     def _connection(self) -> Connection:
         if self._begun is not None:
@@ -158,7 +168,10 @@ class SqlAlchemyHandle(_Base):
         connection = self._connection()
         if not connection.in_transaction():
             connection.begin()
-        self._must_commit(connection)
+        if self._dispose is None:
+            self._must_commit(connection)
+        elif self._must_begin(connection):
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
         self._begun = connection
 
     async def run(self, statement: Statement, **values: object) -> tuple[int, Any]:
@@ -192,13 +205,9 @@ class SqlAlchemyHandle(_Base):
 
 
 class AsyncSqlAlchemyHandle(_Base):
-    """The handle of an AsyncSession or AsyncConnection; `dispose` ends what was opened with it."""
+    """The handle of an AsyncSession or AsyncConnection."""
 
     asynchronous = True
-
-    def __init__(self, given: Any, below: "Session | Connection", dispose: Any = None) -> None:
-        super().__init__(given, below)
-        self._dispose = dispose
 
     async def _connection(self) -> Any:
         if self._begun is not None:
@@ -216,7 +225,10 @@ class AsyncSqlAlchemyHandle(_Base):
         connection = await self._connection()
         if not connection.in_transaction():
             await connection.begin()
-        self._must_commit(connection.sync_connection)
+        if self._dispose is None:
+            self._must_commit(connection.sync_connection)
+        elif self._must_begin(connection.sync_connection):
+            await connection.exec_driver_sql("BEGIN IMMEDIATE")
         self._begun = connection
 
     async def run(self, statement: Statement, **values: object) -> tuple[int, Any]:

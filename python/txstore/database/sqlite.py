@@ -48,6 +48,9 @@ class SqliteHandle:
                 'connection.execute("BEGIN") before send(), or connect without isolation_level=None',
             )
 
+    def orm_session(self) -> None:
+        return None
+
     async def run(self, statement: Statement, **values: object) -> tuple[int, Any]:
         return executed(self._connection, statement, values)
 
@@ -93,6 +96,8 @@ def executed(connection: sqlite3.Connection, statement: Statement, values: dict[
     cursor.row_factory = None
     try:
         cursor.execute(statement.named, values)
+        if statement.changes:
+            return cursor.rowcount, None
         row = cursor.fetchone()
         value = None if row is None else row[0]
         return cursor.rowcount, value.decode() if isinstance(value, bytes) else value

@@ -12,8 +12,8 @@ Not here: who executes the SQL, and when.
                             <id>                committed | rolled_back       when it was written
                             txstore.identity    a random name of the database rows older than this were cleaned
     txstore_inbox           consumer_group, message_id                        when it was handled
-    txstore_outbox          owner, seq          message                       parked
-                            who forwards it     as OutboxRow encodes it       why it cannot be sent; NULL: it waits
+    txstore_outbox          id, destination     message                       parked
+                            whose row, what log as OutboxRow encodes it       why it cannot be sent; NULL: it waits
 """
 
 import re
@@ -26,8 +26,8 @@ _TABLE, _INBOX, _OUTBOX, _IDENTITY = "txstore_transactions", "txstore_inbox", "t
 COMMITTED, ROLLED_BACK = "committed", "rolled_back"
 
 _OUTBOX_COLUMNS = (
-    "owner BIGINT NOT NULL, seq BIGINT NOT NULL, message {binary} NOT NULL, message_group VARCHAR(255), "
-    "group_seq BIGINT, parked VARCHAR(1000), PRIMARY KEY (owner, seq)"
+    "id {number} NOT NULL PRIMARY KEY, destination BIGINT NOT NULL, message {binary} NOT NULL, "
+    "message_group VARCHAR(255), group_seq BIGINT, parked VARCHAR(1000)"
 )
 _OUTBOX_GROUPS = (
     f"CREATE INDEX IF NOT EXISTS {_OUTBOX}_groups ON {_OUTBOX} (message_group, group_seq) "
@@ -38,13 +38,18 @@ _TABLES = (
     "outcome VARCHAR(64) NOT NULL, created_ms BIGINT NOT NULL)",
     f"CREATE TABLE IF NOT EXISTS {_INBOX} (consumer_group VARCHAR(255) NOT NULL, message_id VARCHAR(255) NOT NULL, "
     "created_ms BIGINT NOT NULL, PRIMARY KEY (consumer_group, message_id))",
-    f"CREATE TABLE IF NOT EXISTS {_OUTBOX} ({_OUTBOX_COLUMNS})",
 )
+_OUTBOX_TABLE = f"CREATE TABLE IF NOT EXISTS {_OUTBOX} ({_OUTBOX_COLUMNS})"
 
-DDL: tuple[str, ...] = (*(sql.format(binary="BYTEA") for sql in _TABLES), _OUTBOX_GROUPS)
+DDL: tuple[str, ...] = (*_TABLES, _OUTBOX_TABLE.format(number="BIGINT", binary="BYTEA"), _OUTBOX_GROUPS)
 """The SQL of `create_table()` for PostgreSQL, for migrations."""
-DDL_SQLITE: tuple[str, ...] = (*(f"{sql.format(binary='BLOB')} WITHOUT ROWID" for sql in _TABLES), _OUTBOX_GROUPS)
-"""The same for SQLite, where a row is stored in one B-tree instead of two."""
+DDL_SQLITE: tuple[str, ...] = (
+    *(f"{sql} WITHOUT ROWID" for sql in _TABLES),
+    _OUTBOX_TABLE.format(number="INTEGER", binary="BLOB"),
+    _OUTBOX_GROUPS,
+)
+"""The same for SQLite. Each row is stored in one B-tree instead of two; one with a message by its number, because
+WITHOUT ROWID would put each body of more than a kilobyte on a page of its own."""
 
 
 class Statement:
@@ -129,36 +134,32 @@ WAIT_SHORTLY = Statement("SET LOCAL lock_timeout = '5s'")
 # The outbox. A row is inserted in the user's own transaction, and only if checks and the forwarder read this database.
 _FROM_IDENTITY = f"FROM {_TABLE} WHERE transaction_id = '{_IDENTITY}' AND outcome = CAST(:identity AS VARCHAR(64))"
 INSERT_OUTBOX = Statement(
-    f"INSERT INTO {_OUTBOX} (owner, seq, message) SELECT CAST(:owner AS BIGINT), CAST(:seq AS BIGINT), :message "
-    f"{_FROM_IDENTITY}"
+    f"INSERT INTO {_OUTBOX} (id, destination, message) "
+    f"SELECT CAST(:id AS BIGINT), CAST(:destination AS BIGINT), :message {_FROM_IDENTITY}"
+)
+_SAME_GROUP = (
+    f"FROM {_OUTBOX} WHERE message_group = CAST(:message_group AS VARCHAR(255)) "
+    "AND destination = CAST(:destination AS BIGINT)"
 )
 INSERT_OUTBOX_GROUP = Statement(
-    f"INSERT INTO {_OUTBOX} (owner, seq, message, message_group, group_seq) "
-    "SELECT CAST(:owner AS BIGINT), CAST(:seq AS BIGINT), :message, CAST(:message_group AS VARCHAR(255)), "
-    f"(SELECT coalesce(max(group_seq), 0) + 1 FROM {_OUTBOX} "
-    f"WHERE message_group = CAST(:message_group AS VARCHAR(255))) {_FROM_IDENTITY} RETURNING group_seq"
+    f"INSERT INTO {_OUTBOX} (id, destination, message, message_group, group_seq) "
+    "SELECT CAST(:id AS BIGINT), CAST(:destination AS BIGINT), :message, CAST(:message_group AS VARCHAR(255)), "
+    f"(SELECT coalesce(max(group_seq), 0) + 1 {_SAME_GROUP}) {_FROM_IDENTITY} RETURNING group_seq"
 )
 """Returns 1 if no earlier row of the message group is left."""
+_OWN = "id BETWEEN CAST(:first AS BIGINT) AND CAST(:last AS BIGINT) AND parked IS NULL"
 SELECT_OUTBOX = Statement(
-    f"SELECT seq, message, message_group, group_seq FROM {_OUTBOX} WHERE owner = CAST(:owner AS BIGINT) "
-    "AND seq >= CAST(:first AS BIGINT) AND parked IS NULL ORDER BY seq LIMIT CAST(:rows AS BIGINT)"
+    f"SELECT id, message, message_group, group_seq FROM {_OUTBOX} WHERE {_OWN} ORDER BY id LIMIT CAST(:rows AS BIGINT)"
 )
-SELECT_SEQS = Statement(f"SELECT seq FROM {_OUTBOX} WHERE owner = CAST(:owner AS BIGINT) AND parked IS NULL")
-SELECT_EARLIER = Statement(
-    f"SELECT owner, seq FROM {_OUTBOX} WHERE message_group = CAST(:message_group AS VARCHAR(255)) "
-    "AND group_seq < CAST(:group_seq AS BIGINT)"
-)
-NEXT_OWNER = Statement(
-    f"SELECT min(owner) FROM {_OUTBOX} WHERE owner > CAST(:after AS BIGINT) AND owner <= CAST(:last AS BIGINT)"
-)
-PARK = Statement(
-    f"UPDATE {_OUTBOX} SET parked = CAST(:parked AS VARCHAR(1000)) "
-    "WHERE owner = CAST(:owner AS BIGINT) AND seq = CAST(:seq AS BIGINT)"
-)
+SELECT_ALL_IDS = Statement(f"SELECT id FROM {_OUTBOX} WHERE {_OWN}")
+SELECT_IDS = Statement(f"SELECT id FROM {_OUTBOX} WHERE {_OWN} ORDER BY id LIMIT CAST(:rows AS BIGINT)")
+SELECT_EARLIER = Statement(f"SELECT id {_SAME_GROUP} AND group_seq < CAST(:group_seq AS BIGINT)")
+NEXT_ROW = Statement(f"SELECT id, destination FROM {_OUTBOX} WHERE id > CAST(:after AS BIGINT) ORDER BY id LIMIT 1")
+PARK = Statement(f"UPDATE {_OUTBOX} SET parked = CAST(:parked AS VARCHAR(1000)) WHERE id = CAST(:id AS BIGINT)")
 NOT_DURABLE = Statement("SET LOCAL synchronous_commit = off")
 """PostgreSQL: a deletion need not be durable, because a row that returns is found in the log."""
 
 
-def delete_from_outbox(owner: int, seqs: Iterable[int]) -> str:
+def delete_from_outbox(ids: Iterable[int]) -> str:
     """Returns the statement that deletes finished rows."""
-    return f"DELETE FROM {_OUTBOX} WHERE owner = {owner:d} AND seq IN ({', '.join(f'{seq:d}' for seq in seqs)})"
+    return f"DELETE FROM {_OUTBOX} WHERE id IN ({', '.join(f'{row_id:d}' for row_id in ids)})"

@@ -25,7 +25,7 @@ class OutboxLog(Protocol):
     """Appends the messages of rows, and tells when they are durable."""
 
     destination: int
-    """A number of 31 bits that tells this log from others. The owners of rows for it begin with it."""
+    """A number of 31 bits that tells this log from others; each row contains it."""
 
     def append(self, row: OutboxRow, queue_id: int) -> SentMessage:
         """Appends the message of a committed row that nobody has appended before. Never waits for a disk."""

@@ -28,22 +28,21 @@ _NAME = "txstore.database.outbox"
 class _Sent:
     """The rows that were inserted in a session since its last commit or rollback."""
 
-    rows: list[tuple[Forwarder, int, OutboxRow, bool]] = field(default_factory=list)
+    rows: list[tuple[Forwarder, int, OutboxRow, int | None]] = field(default_factory=list)
     driver: Any = None
 
 
-def note(given: object, forwarder: Forwarder, seq: int, row: OutboxRow, *, is_first: bool) -> None:
-    """Notes a row that was inserted in a session. `is_first`: no earlier row of its message group is left."""
-    session = getattr(given, "sync_session", given)
-    if callable(session) and not isinstance(session, Session):  # A scoped session.
-        session = session()
-        session = getattr(session, "sync_session", session)
-    if not isinstance(session, Session):
-        return
+def note(
+    session: Session, driver: Any, forwarder: Forwarder, row_id: int, row: OutboxRow, queue_id: int | None
+) -> None:
+    """Notes a row that was inserted in a session, through a driver's connection. Without a queue, it is not appended
+    early."""
     _listen()
-    sent: _Sent = session.info.setdefault(_NAME, _Sent())
-    sent.driver = session.connection().connection.driver_connection
-    sent.rows.append((forwarder, seq, row, is_first))
+    sent: _Sent | None = session.info.get(_NAME)
+    if sent is None:
+        sent = session.info[_NAME] = _Sent()
+    sent.driver = driver
+    sent.rows.append((forwarder, row_id, row, queue_id))
 
 
 @cache
@@ -57,28 +56,27 @@ def _after_commit(session: Session) -> None:
     sent: _Sent | None = session.info.get(_NAME)
     if sent is None:
         return
-    driver = sent.driver
-    if isinstance(driver, sqlite3.Connection) and not driver.in_transaction:
-        _append(driver, sent)
-    for forwarder in {id(forwarder): forwarder for forwarder, _, _, _ in sent.rows}.values():
-        forwarder.look()
-    if not _may_be_open(driver):
+    is_open = _may_be_open(sent.driver)
+    appends = isinstance(sent.driver, sqlite3.Connection) and not is_open and not _begins_by_itself(sent.driver)
+    for forwarder, row_id, row, queue_id in sent.rows:
+        if appends and queue_id is not None and _is_there(sent.driver, row_id):
+            forwarder.committed(row_id, row, queue_id)
+        else:
+            forwarder.look()
+    if not is_open:
         sent.rows.clear()
 
 
-def _append(driver: sqlite3.Connection, sent: _Sent) -> None:
-    if getattr(driver, "autocommit", -1) is False:  # Python 3.12: a SELECT would begin a transaction.
-        return
-    for forwarder, seq, row, is_first in sent.rows:
-        if is_first and _is_there(driver, forwarder.owner, seq):
-            forwarder.committed(seq, row)
+def _begins_by_itself(driver: sqlite3.Connection) -> bool:
+    """Tells whether a SELECT would begin a transaction (Python 3.12)."""
+    return getattr(driver, "autocommit", -1) is False
 
 
-def _is_there(driver: sqlite3.Connection, owner: int, seq: int) -> bool:
+def _is_there(driver: sqlite3.Connection, row_id: int) -> bool:
     cursor = driver.cursor()
     cursor.row_factory = None
     try:
-        cursor.execute("SELECT 1 FROM txstore_outbox WHERE owner = ? AND seq = ?", (owner, seq))
+        cursor.execute("SELECT 1 FROM txstore_outbox WHERE id = ?", (row_id,))
         return cursor.fetchone() is not None
     except sqlite3.Error:
         return False
@@ -95,6 +93,6 @@ def _after_rollback(session: Session) -> None:
     sent: _Sent | None = session.info.get(_NAME)
     if sent is None:
         return
-    for forwarder, seq, _, _ in sent.rows:
-        forwarder.rolled_back([seq])
+    for forwarder, row_id, _, _ in sent.rows:
+        forwarder.rolled_back([row_id])
     sent.rows.clear()

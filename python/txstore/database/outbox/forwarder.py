@@ -7,8 +7,8 @@ Always: a message is appended only after its row was read as committed, and by o
         service's next transactions with a message, the rest when the forwarder closes and when the next one opens.
 Not here: the user's transaction (`producer`).
 
-Each row has an owner, the number of a forwarder. It begins with the number of the log that the row is for. Only one
-process has the store open for writing, so rows for its log with another owner were left by a process that has ended.
+Each row has an owner: a forwarder, whose random number begins the row's id. Only one process has a store open for
+writing, so rows for its log with another owner were left by a process that has ended.
 
 ::
 
@@ -32,12 +32,14 @@ from typing import Any, Protocol
 from txstore._native import OutboxRow
 from txstore.database.session import Handle, is_asynchronous, open_handle, run_now
 from txstore.database.statements import (
-    NEXT_OWNER,
+    NEXT_ROW,
     NOT_DURABLE,
     PARK,
+    SELECT_ALL_IDS,
     SELECT_EARLIER,
+    SELECT_IDS,
     SELECT_OUTBOX,
-    SELECT_SEQS,
+    Statement,
     delete_from_outbox,
 )
 from txstore.errors import InvalidMessageError, InvalidNameError, StoreClosedError, TxStoreError
@@ -49,13 +51,17 @@ __all__ = ["Forwarder"]
 _log = logging.getLogger("txstore.database.outbox")
 
 _ROWS = 500  # Read, appended and deleted in one step.
-_DELETE_ROWS = 100  # Deleted by one transaction of a service on SQLite.
-_POLL_SECONDS = (0.002, 0.02, 0.1)  # Between two looks for a commit: after few were found, after many, at most.
-_MANY = 16
+_DELETE_ROWS = 32, 100  # Deleted by one transaction of a service on SQLite, at least and at most.
+_POLL_SECONDS = (0.002, 0.1)  # Between two looks for commits, at least and at most.
+_LOOKING_SHARE = 0.1  # Of the time; so looks become rarer, and find more rows, where each one takes longer.
+_DELETE_SECONDS = 0.2  # Between two deletions by the forwarder.
 _RECENT_SECONDS = 5.0  # Rows of longer transactions are found by the search through all rows.
+_KEPT_BYTES = 16 << 20  # Rows in memory until they are committed. Others are read from the table.
 _SEARCH_SECONDS = 1.0  # Between two searches through all rows.
 _IDLE_SECONDS = 5.0  # Between two looks when nothing is expected.
 _RETRY_SECONDS = (0.1, 5.0)
+# An id is a positive number of 64 bits: its owner, then the number of the owner's row.
+_OWNER_BITS, _NUMBER_BITS = 27, 36
 
 
 class RowDatabase(Protocol):
@@ -78,18 +84,21 @@ class _Fate(Enum):
     """An earlier row of its message group is not in the log yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A committed row."""
+@dataclass(slots=True)
+class _Row:
+    """A row of the table."""
 
-    owner: int
-    seq: int
+    id: int
     row: OutboxRow | None
-    """None if it cannot be decoded."""
+    """None if it cannot be decoded, or is not in memory."""
     message_group: str | None
     group_seq: int
-    why: str
+    queue_id: int | None = None
+    """None if it is not chosen yet."""
+    why: str = ""
     """Why it cannot be decoded."""
+    since: float = 0.0
+    """When the forwarder began to look for its commit."""
 
 
 class Forwarder:
@@ -99,67 +108,74 @@ class Forwarder:
         self.database = database
         self._log = log
         self._choose = choose
-        self._first_owner = log.destination << 32
-        self.owner = self._first_owner | random.getrandbits(32)
-        self._next = itertools.count(1).__next__
+        self.destination = log.destination
+        self._own = _ids_of(random.getrandbits(_OWNER_BITS) << _NUMBER_BITS)
+        self._next = itertools.count(self._own.start).__next__
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._is_idle = False
+        self._is_idle = self._is_asleep = False
         self._deletes_itself = True
-        # Rows by number. `inserted`: when; `appended`: with the log's end after the message; `deleting`: since when.
-        self._inserted: dict[int, float] = {}
+        self._last_insert = self._next_delete = 0.0
+        # Rows by id, of which `_kept` bytes are in memory until their commit.
+        self._inserted: dict[int, _Row] = {}
+        self._kept = 0
         self._claimed: set[int] = set()
         self._in_log: set[int] = set()
         self._appended: deque[tuple[int, int]] = deque()
+        """With the log's end after the message."""
         self._deleting: dict[int, float] = {}
+        """With the time since when."""
 
     # For producers
 
-    def next_row(self) -> tuple[int, int]:
-        """Returns the owner and the number of a new row. The first call starts the thread."""
+    def new_id(self) -> int:
+        """Returns the id of a new row. The first call starts the thread."""
         if self._thread is None:
             self._start()
-        return self.owner, self._next()
+        return self._next()
 
-    async def inserted(self, handle: Handle, seq: int) -> None:
-        """Notes a row in an open transaction, and deletes finished rows in it where the forwarder does not."""
+    def inserted(self, row_id: int, row: OutboxRow, group_seq: int, queue_id: int, *, has_hook: bool) -> str | None:
+        """Notes a row in an open transaction, whose commit is looked for unless a hook tells it. Returns a statement
+        to execute in that transaction: it deletes finished rows, on SQLite."""
+        since = time.monotonic()
         with self._lock:
-            self._inserted[seq] = time.monotonic()
-        if not self._deletes_itself:
-            finished = self._finished(_DELETE_ROWS)
-            if finished:
-                await handle.execute(delete_from_outbox(self.owner, finished))
-        if self._is_idle:
+            self._expect(_Row(row_id, row, row.message_group, group_seq, queue_id, since=since))
+        self._last_insert = since
+        if self._is_idle and (not has_hook or self._is_asleep):
             self._wake.set()
+        least, most = _DELETE_ROWS
+        if not self._deletes_itself and len(self._appended) >= least and (finished := self._finished(most)):
+            return delete_from_outbox(finished)
+        return None
 
-    def committed(self, seq: int, row: OutboxRow) -> None:
+    def committed(self, row_id: int, row: OutboxRow, queue_id: int) -> None:
         """Appends the message of a row that was read as committed, unless the thread does. Never waits for a disk."""
         with self._lock:
-            if seq in self._claimed:
+            if row_id in self._claimed:
                 return
-            self._claimed.add(seq)
-            self._inserted.pop(seq, None)
+            self._claimed.add(row_id)
+            self._pop_inserted(row_id)
         try:
-            self._log.append(row, self._choose(row))
+            self._log.append(row, queue_id)
         except Exception as error:
             # The thread tries again, and parks a row that can never be sent.
             _log.warning("a message could not be appended at its commit: %s", error_text(error))
-            self._again([seq])
+            self._again([_Row(row_id, None, None, 0)])
             return
-        self._note_appended([seq])
+        self._note_appended([row_id])
 
     def look(self) -> None:
         """Makes the thread look for committed rows now."""
         if self._is_idle:
             self._wake.set()
 
-    def rolled_back(self, seqs: Iterable[int]) -> None:
+    def rolled_back(self, ids: Iterable[int]) -> None:
         """Stops looking for rows that probably were rolled back. A search finds them if they were not."""
         with self._lock:
-            for seq in seqs:
-                self._inserted.pop(seq, None)
+            for row_id in ids:
+                self._pop_inserted(row_id)
 
     def close(self, timeout: float) -> None:
         """Forwards and deletes what is committed, then stops, within `timeout` seconds. What is left is forwarded when
@@ -212,31 +228,34 @@ class Forwarder:
     async def _forward(self, handle: Handle) -> None:
         pause, next_search = _POLL_SECONDS[0], 0.0
         while True:
-            is_last, now = self._closed, time.monotonic()
-            searches = is_last or now >= next_search
+            is_last, start = self._closed, time.monotonic()
+            searches = is_last or start >= next_search
             if searches:
-                next_search = now + _SEARCH_SECONDS
+                next_search = start + _SEARCH_SECONDS
             forwarded = await self._forward_own(handle, everything=searches)
             if is_last:
                 self._log.make_durable()
-            if self._deletes_itself or is_last:
+            if is_last or (self._deletes_itself and start >= self._next_delete):
+                self._next_delete = start + _DELETE_SECONDS
                 await self._delete_finished(handle)
             if is_last:
                 return
-            pause = _POLL_SECONDS[forwarded > _MANY] if forwarded else min(pause * 2, _POLL_SECONDS[2])
+            least = (time.monotonic() - start) / _LOOKING_SHARE
+            pause = min(max(_POLL_SECONDS[0], least if forwarded else 2 * pause), _POLL_SECONDS[1])
             self._wait(pause)
 
     def _wait(self, pause: float) -> None:
         """Waits for the next look. While rows are expected, `pause` collects commits for one step."""
         with self._lock:
-            self._is_idle = not self._inserted and not self._closed
-            waits = bool(self._appended)
+            self._is_idle = not self._closed and not self._inserted
+            waits = self._deletes_itself and bool(self._appended)
         if not self._is_idle:
             time.sleep(pause)
             return
-        self._wake.wait(_POLL_SECONDS[2] if waits else _IDLE_SECONDS)
+        self._is_asleep = not waits and time.monotonic() - self._last_insert > _RECENT_SECONDS
+        self._wake.wait(_IDLE_SECONDS if self._is_asleep else _POLL_SECONDS[1])
         self._wake.clear()
-        self._is_idle = False
+        self._is_idle = self._is_asleep = False
 
     async def _forward_own(self, handle: Handle, *, everything: bool) -> int:
         """Appends the messages of this process's committed rows; returns how many."""
@@ -244,96 +263,127 @@ class Forwarder:
         if first is None:
             return 0
         while True:
-            found = await self._fetch(handle, self.owner, first)
-            new = self._claim(found)
+            ids = [row_id for (row_id,) in await self._fetch(handle, SELECT_IDS, first, self._own)]
+            new = await self._claim(handle, ids)
             try:
                 fates = await self._append(handle, new, once=False)
             except BaseException:
-                self._again(one.seq for one in new)
+                self._again(new)
                 raise
-            self._note_appended(seq for seq, fate in fates.items() if fate is _Fate.IN_LOG)
-            self._again(seq for seq, fate in fates.items() if fate is _Fate.LATER)
+            self._note_appended(row_id for row_id, fate in fates.items() if fate is _Fate.IN_LOG)
+            self._again(one for one in new if fates[one.id] is _Fate.LATER)
             forwarded += len(fates)
-            if len(found) < _ROWS:
+            if len(ids) < _ROWS:
                 return forwarded
-            first = found[-1].seq + 1
+            first = ids[-1] + 1
 
     async def _first_new(self, handle: Handle, *, everything: bool) -> int | None:
-        """Returns the number from which rows may be new; None if none is expected."""
+        """Returns the id from which rows may be new; None if none is expected."""
         if everything:
             return await self._search(handle)
-        now = time.monotonic()
         with self._lock:
-            return min((seq for seq, at in self._inserted.items() if now - at < _RECENT_SECONDS), default=None)
+            return min(self._inserted, default=None)
 
     async def _search(self, handle: Handle) -> int | None:
         """Searches through all rows; returns the first one that is not claimed."""
         with self._lock:
             deleting = list(self._deleting)
-        committed = {seq for (seq,) in await handle.fetch(SELECT_SEQS, owner=self.owner)}
+        committed = {row_id for (row_id,) in await handle.fetch(SELECT_ALL_IDS, first=self._own[0], last=self._own[-1])}
         await handle.rollback()
         now = time.monotonic()
         with self._lock:
             # On SQLite, a transaction of the service deletes finished rows. It may last long, or roll back.
-            self._forget(seq for seq in deleting if seq not in committed)
-            for seq in [seq for seq, since in self._deleting.items() if now - since > _RECENT_SECONDS]:
-                del self._deleting[seq]
-                self._appended.appendleft((seq, 0))
-            for seq in [seq for seq, at in self._inserted.items() if now - at > _RECENT_SECONDS]:
-                del self._inserted[seq]
+            self._forget(row_id for row_id in deleting if row_id not in committed)
+            for row_id in [row_id for row_id, since in self._deleting.items() if now - since > _RECENT_SECONDS]:
+                del self._deleting[row_id]
+                self._appended.appendleft((row_id, 0))
+            for row_id in [row_id for row_id, row in self._inserted.items() if now - row.since > _RECENT_SECONDS]:
+                self._pop_inserted(row_id)
             return min(committed - self._claimed, default=None)
 
-    def _claim(self, found: Sequence[_Found]) -> list[_Found]:
+    async def _claim(self, handle: Handle, ids: Sequence[int]) -> list[_Row]:
         """Returns the rows that no other thread appends, in their order."""
         with self._lock:
-            new = [one for one in found if one.seq not in self._claimed]
-            for one in new:
-                self._claimed.add(one.seq)
-                self._inserted.pop(one.seq, None)
-        return new
-
-    def _note_appended(self, seqs: Iterable[int]) -> None:
+            new = [self._pop_inserted(row_id) for row_id in ids if row_id not in self._claimed]
+            self._claimed.update(one.id for one in new)
+        missing = [one.id for one in new if one.row is None]
+        if not missing:
+            return new
+        try:
+            read = {one.id: one for one in await self._read(handle, missing[0], self._own)}
+        except BaseException:
+            self._again(new)
+            raise
+        gone = [one.id for one in new if one.row is None and one.id not in read]
         with self._lock:
-            end = self._log.appended_end()
-            for seq in seqs:
-                self._in_log.add(seq)
-                self._appended.append((seq, end))
+            self._claimed.difference_update(gone)
+        return [one if one.row is not None else read[one.id] for one in new if one.row is not None or one.id in read]
 
-    def _again(self, seqs: Iterable[int]) -> None:
+    def _expect(self, row: _Row) -> None:
+        """Looks for the commit of a row. Keeps it in memory if there is room."""
+        if row.row is not None:
+            size = len(row.row.data)
+            if self._kept + size > _KEPT_BYTES:
+                row.row = None
+            else:
+                self._kept += size
+        self._inserted[row.id] = row
+
+    def _pop_inserted(self, row_id: int) -> _Row:
+        row = self._inserted.pop(row_id, None)
+        if row is None:
+            return _Row(row_id, None, None, 0)
+        if row.row is not None:
+            self._kept -= len(row.row.data)
+        return row
+
+    def _note_appended(self, ids: Iterable[int]) -> None:
+        end = self._log.appended_end()
+        with self._lock:
+            for row_id in ids:
+                self._in_log.add(row_id)
+                self._appended.append((row_id, end))
+
+    def _again(self, rows: Iterable[_Row]) -> None:
         """Makes rows wait for the next look."""
         now = time.monotonic()
         with self._lock:
-            for seq in seqs:
-                self._claimed.discard(seq)
-                self._inserted[seq] = now
+            for row in rows:
+                self._claimed.discard(row.id)
+                row.since = now
+                self._expect(row)
 
     # Appending
 
-    async def _fetch(self, handle: Handle, owner: int, first: int) -> list[_Found]:
-        rows = await handle.fetch(SELECT_OUTBOX, owner=owner, first=first, rows=_ROWS)
+    async def _fetch(self, handle: Handle, select: Statement, first: int, ids: range) -> Sequence[Sequence[Any]]:
+        rows = await handle.fetch(select, first=first, last=ids[-1], rows=_ROWS)
         await handle.rollback()
-        return [_decoded(owner, *row) for row in rows]
+        return rows
 
-    async def _append(self, handle: Handle, rows: Sequence[_Found], *, once: bool) -> dict[int, _Fate]:
+    async def _read(self, handle: Handle, first: int, ids: range) -> list[_Row]:
+        return [_decoded(*row) for row in await self._fetch(handle, SELECT_OUTBOX, first, ids)]
+
+    async def _append(self, handle: Handle, rows: Sequence[_Row], *, once: bool) -> dict[int, _Fate]:
         """Appends the messages of rows of one owner, in order; returns what became of each row, by number."""
         fates: dict[int, _Fate] = {}
-        ready: list[tuple[_Found, OutboxRow, int]] = []
+        ready: list[tuple[_Row, OutboxRow, int]] = []
         for one in rows:
-            if not await self._is_its_turn(handle, one, fates):
-                fates[one.seq] = _Fate.LATER
+            if one.group_seq > 1 and not await self._is_its_turn(handle, one, fates):
+                fates[one.id] = _Fate.LATER
             elif one.row is None:
-                fates[one.seq] = await self._park(handle, one, one.why)
+                fates[one.id] = await self._park(handle, one, one.why)
             else:
                 try:
-                    ready.append((one, one.row, self._choose(one.row)))
-                    fates[one.seq] = _Fate.IN_LOG
+                    queue_id = self._choose(one.row) if one.queue_id is None else one.queue_id
+                    ready.append((one, one.row, queue_id))
+                    fates[one.id] = _Fate.IN_LOG
                 except InvalidNameError as error:
-                    fates[one.seq] = await self._park(handle, one, error_text(error))
+                    fates[one.id] = await self._park(handle, one, error_text(error))
         fates.update(await self._append_ready(handle, ready, once=once))
         return fates
 
     async def _append_ready(
-        self, handle: Handle, ready: Sequence[tuple[_Found, OutboxRow, int]], *, once: bool
+        self, handle: Handle, ready: Sequence[tuple[_Row, OutboxRow, int]], *, once: bool
     ) -> dict[int, _Fate]:
         if not ready:
             return {}
@@ -341,35 +391,32 @@ class Forwarder:
             done = self._log.append_many([row for _, row, _ in ready], [queue for _, _, queue in ready], once=once)
         except InvalidMessageError as error:
             if len(ready) == 1:
-                return {ready[0][0].seq: await self._park(handle, ready[0][0], error_text(error))}
+                return {ready[0][0].id: await self._park(handle, ready[0][0], error_text(error))}
             fates = {}
             for single in ready:
                 fates.update(await self._append_ready(handle, [single], once=once))
             return fates
         fates = {}
         for (one, _, _), fate in zip(ready, done, strict=True):
-            fates[one.seq] = _Fate.IN_LOG
+            fates[one.id] = _Fate.IN_LOG
             if fate == "in_doubt":
                 why = "it may be in the log already, but the log no longer reaches back to the time of this message"
-                fates[one.seq] = await self._park(handle, one, why)
+                fates[one.id] = await self._park(handle, one, why)
         return fates
 
-    async def _is_its_turn(self, handle: Handle, one: _Found, fates: dict[int, _Fate]) -> bool:
+    async def _is_its_turn(self, handle: Handle, one: _Row, fates: dict[int, _Fate]) -> bool:
         """Tells whether all earlier rows of its message group are in the log, or go there before it."""
-        if one.message_group is None or one.group_seq <= 1:
-            return True
-        earlier = await handle.fetch(SELECT_EARLIER, message_group=one.message_group, group_seq=one.group_seq)
+        earlier = await handle.fetch(
+            SELECT_EARLIER, destination=self.destination, message_group=one.message_group, group_seq=one.group_seq
+        )
         await handle.rollback()
         with self._lock:
-            return all(
-                (owner == one.owner and fates.get(seq) is _Fate.IN_LOG) or (owner == self.owner and seq in self._in_log)
-                for owner, seq in earlier
-            )
+            return all(fates.get(row_id) is _Fate.IN_LOG or row_id in self._in_log for (row_id,) in earlier)
 
-    async def _park(self, handle: Handle, one: _Found, why: str) -> _Fate:
+    async def _park(self, handle: Handle, one: _Row, why: str) -> _Fate:
         _log.error("a row of the outbox cannot be sent and is parked: %s", why, extra={"reason": why})
         await handle.begin()
-        await handle.run(PARK, parked=why[:1000], owner=one.owner, seq=one.seq)
+        await handle.run(PARK, parked=why[:1000], id=one.id)
         await handle.commit()
         return _Fate.PARKED
 
@@ -381,30 +428,30 @@ class Forwarder:
         finished: list[int] = []
         with self._lock:
             while len(finished) < most and self._appended and self._appended[0][1] <= durable:
-                seq, _ = self._appended.popleft()
-                self._deleting[seq] = now
-                finished.append(seq)
+                row_id, _ = self._appended.popleft()
+                self._deleting[row_id] = now
+                finished.append(row_id)
         return finished
 
     async def _delete_finished(self, handle: Handle) -> None:
         while finished := self._finished(_ROWS):
-            await self._delete(handle, self.owner, finished)
+            await self._delete(handle, finished)
             with self._lock:
                 self._forget(finished)
 
-    def _forget(self, seqs: Iterable[int]) -> None:
-        for seq in seqs:
-            self._deleting.pop(seq, None)
-            self._claimed.discard(seq)
-            self._in_log.discard(seq)
+    def _forget(self, ids: Iterable[int]) -> None:
+        for row_id in ids:
+            self._deleting.pop(row_id, None)
+            self._claimed.discard(row_id)
+            self._in_log.discard(row_id)
 
-    async def _delete(self, handle: Handle, owner: int, seqs: Sequence[int]) -> None:
-        if not seqs:
+    async def _delete(self, handle: Handle, ids: Sequence[int]) -> None:
+        if not ids:
             return
         await handle.begin()
         if self._deletes_itself:
             await handle.execute(NOT_DURABLE.named)
-        await handle.execute(delete_from_outbox(owner, seqs))
+        await handle.execute(delete_from_outbox(ids))
         await handle.commit()
 
     # Rows of processes that have ended
@@ -415,33 +462,40 @@ class Forwarder:
             pass
 
     async def _take_over_all(self, handle: Handle) -> int:
-        after, last, taken = self._first_owner - 1, self._first_owner | 0xFFFF_FFFF, 0
-        while True:
-            _, owner = await handle.run(NEXT_OWNER, after=after, last=last)
+        after, taken = -1, 0
+        while found := await handle.fetch(NEXT_ROW, after=after):
             await handle.rollback()
-            if owner is None:
-                return taken
-            if owner != self.owner:
-                taken += await self._take_over_from(handle, owner)
-            after = owner
+            [(row_id, destination)] = found
+            ids = _ids_of(row_id)
+            if destination == self.destination and ids != self._own:
+                taken += await self._take_over_from(handle, ids)
+            after = ids[-1]
+        await handle.rollback()
+        return taken
 
-    async def _take_over_from(self, handle: Handle, owner: int) -> int:
-        first, taken = 0, 0
-        while found := await self._fetch(handle, owner, first):
+    async def _take_over_from(self, handle: Handle, ids: range) -> int:
+        first, taken = ids[0], 0
+        while found := await self._read(handle, first, ids):
             fates = await self._append(handle, found, once=True)
             self._log.make_durable()
-            done = [seq for seq, fate in fates.items() if fate is _Fate.IN_LOG]
-            await self._delete(handle, owner, done)
+            done = [row_id for row_id, fate in fates.items() if fate is _Fate.IN_LOG]
+            await self._delete(handle, done)
             taken += len(done)
-            first = found[-1].seq + 1
+            first = found[-1].id + 1
         if taken:
             _log.info("%d messages that a process left in the outbox are in the log", taken)
         return taken
 
 
-def _decoded(owner: int, seq: int, message: bytes, message_group: str | None, group_seq: int | None) -> _Found:
+def _ids_of(row_id: int) -> range:
+    """Returns all ids of the owner of a row."""
+    first = row_id >> _NUMBER_BITS << _NUMBER_BITS
+    return range(first, first + (1 << _NUMBER_BITS))
+
+
+def _decoded(row_id: int, message: bytes, message_group: str | None, group_seq: int | None) -> _Row:
     try:
         row, why = OutboxRow(bytes(message)), ""
     except TxStoreError as error:
         row, why = None, error_text(error)
-    return _Found(owner, seq, row, message_group, group_seq or 0, why)
+    return _Row(row_id, row, message_group, group_seq or 0, why=why)

@@ -14,7 +14,7 @@ from typing import Protocol, Self, overload
 from txstore._native import OutboxRow, is_system_topic
 from txstore.database.outbox.forwarder import Forwarder
 from txstore.database.rows import TableError, table_is_missing
-from txstore.database.session import Handle, handle_of, is_sqlalchemy, run_now
+from txstore.database.session import Handle, handle_of, run_now
 from txstore.database.statements import INSERT_OUTBOX, INSERT_OUTBOX_GROUP
 from txstore.errors import InvalidMessageError, InvalidNameError, InvalidOptionError, StoreClosedError
 from txstore.message import Message, SentMessage
@@ -80,7 +80,9 @@ class OutboxProducer:
         """
         if session is None:
             return self._producer.send(message, queue_id=queue_id)
-        return self.send_batch([message], session=session, queue_id=queue_id)[0]
+        row, queue_id = self._row_of(message, queue_id)
+        run_now(self._insert_all(session, ((row, queue_id),)))
+        return OutboxReceipt(row.message_id, row.topic)
 
     @overload
     def send_batch(
@@ -97,15 +99,8 @@ class OutboxProducer:
         if session is None:
             return self._producer.send_batch(messages, queue_id=queue_id)
         rows = [self._row_of(message, queue_id) for message in messages]
-        handle = handle_of(session)
-        if handle.asynchronous:
-            raise InvalidOptionError(
-                f"the session is async ({type(session).__name__}), and this producer blocks\n"
-                "hint: a blocking session, such as sqlalchemy.orm.Session",
-                option="session",
-            )
-        run_now(self._insert_all(handle, session, rows))
-        return [OutboxReceipt(row.message_id, row.topic) for row in rows]
+        run_now(self._insert_all(session, rows))
+        return [OutboxReceipt(row.message_id, row.topic) for row, _ in rows]
 
     def close(self) -> None:
         """Leaves the group. Rows that are committed are still forwarded. Idempotent."""
@@ -119,8 +114,8 @@ class OutboxProducer:
     ) -> None:
         self.close()
 
-    def _row_of(self, message: Message, queue_id: int | None) -> OutboxRow:
-        """Checks a message before anything is written, and encodes it."""
+    def _row_of(self, message: Message, queue_id: int | None) -> tuple[OutboxRow, int]:
+        """Checks a message before anything is written; encodes it and chooses its queue."""
         if self.closed:
             raise StoreClosedError(f"the producer of group {self.group} is closed")
         if not isinstance(message, Message):
@@ -132,34 +127,43 @@ class OutboxProducer:
                 f"the body has {len(message.body)} bytes, max_message_size allows {self._max_message_size}\n"
                 "hint: store the body elsewhere and send a reference to it, or raise the option"
             )
-        self._producer._choose(message, queue_id, None, None)
-        return OutboxRow.of(message, self.group, queue_id)
+        chosen = self._producer._choose(message, queue_id, None, None)
+        return OutboxRow.of(message, self.group, queue_id), chosen
 
-    async def _insert_all(self, handle: Handle, session: object, rows: Sequence[OutboxRow]) -> None:
+    async def _insert_all(self, session: object, rows: Sequence[tuple[OutboxRow, int]]) -> None:
+        handle = handle_of(session)
+        if handle.asynchronous:
+            raise InvalidOptionError(
+                f"the session is async ({type(session).__name__}), and this producer blocks\n"
+                "hint: a blocking session, such as sqlalchemy.orm.Session",
+                option="session",
+            )
         await handle.join()
-        identity = self._forwarder.database.identity()
-        for row in rows:
-            await self._insert(handle, session, row, identity)
+        for row, queue_id in rows:
+            await self._insert(handle, row, queue_id)
 
-    async def _insert(self, handle: Handle, session: object, row: OutboxRow, identity: str) -> None:
+    async def _insert(self, handle: Handle, row: OutboxRow, queue_id: int) -> None:
         forwarder = self._forwarder
-        owner, seq = forwarder.next_row()
-        values = {"owner": owner, "seq": seq, "message": row.data, "identity": identity}
-        is_first = True
+        identity, row_id, group_seq = forwarder.database.identity(), forwarder.new_id(), 0
+        values = {"id": row_id, "destination": forwarder.destination, "message": row.data, "identity": identity}
         try:
             if row.message_group is None:
                 written = (await handle.run(INSERT_OUTBOX, **values))[0] == 1
             else:
                 _, group_seq = await handle.run(INSERT_OUTBOX_GROUP, message_group=row.message_group, **values)
-                written, is_first = group_seq is not None, group_seq == 1
+                written = group_seq is not None
         except Exception as error:
             if table_is_missing(error):
                 raise TableError.elsewhere(forwarder.database.forget_identity()) from error
             raise
         if not written:
             raise TableError.elsewhere(forwarder.database.forget_identity())
-        await forwarder.inserted(handle, seq)
-        if is_sqlalchemy(session):
+        session = handle.orm_session()
+        if session is not None:
             from txstore.database.outbox import early
 
-            early.note(session, forwarder, seq, row, is_first=is_first)
+            # A message of a group waits until all earlier rows of the group are in the log.
+            early.note(*session, forwarder, row_id, row, queue_id if group_seq <= 1 else None)
+        finished = forwarder.inserted(row_id, row, group_seq, queue_id, has_hook=session is not None)
+        if finished is not None:
+            await handle.execute(finished)
