@@ -344,8 +344,26 @@ class DueHalves:
 
 @final
 class TransactionRow:
-    """One transaction of the log, folded by the outcome rule (docs/transactions.md)."""
+    """One transaction of the log, folded by the outcome rule (docs/transactions.md).
 
+    The constructor is for what a server sent. Raises InvalidOptionError for an unknown state.
+    """
+
+    def __new__(
+        cls,
+        *,
+        transaction_id: str | None,
+        producer_group: str | None,
+        topic: str,
+        state: str,
+        halves: Sequence[tuple[int, int]],
+        finals: Sequence[int],
+        discards: Sequence[int],
+        ops: Sequence[int],
+        prepared_timestamp_ms: int,
+        ended_timestamp_ms: int | None,
+        checks: int,
+    ) -> TransactionRow: ...
     @property
     def transaction_id(self) -> str | None:
         """The unique id; None if its records have none."""
@@ -448,8 +466,26 @@ class Expired:
 
 @final
 class StoreStat:
-    """Statistics of an open store."""
+    """Statistics of an open store. The constructor is for what a server sent."""
 
+    def __new__(
+        cls,
+        *,
+        min_physical_offset: int,
+        max_physical_offset: int,
+        durable_physical_offset: int,
+        visible_physical_offset: int,
+        snapshot_physical_offset: int,
+        commit_log_file_size: int,
+        consume_queue_file_size: int,
+        max_hash_slot_num: int,
+        max_index_num: int,
+        queues: int,
+        index_files: int,
+        pending_transactions: int,
+        pending_table_bytes: int,
+        decided_halves: int,
+    ) -> StoreStat: ...
     @property
     def min_physical_offset(self) -> int:
         """The physical offset at which the log begins."""
@@ -909,7 +945,7 @@ def mend_store(path: str, copies: str, copies_below: str) -> str:
     """
 
 class RequestCode(IntEnum):
-    """The request codes of RocketMQ's remoting protocol, with RocketMQ's names."""
+    """The request codes of RocketMQ's remoting protocol, with RocketMQ's names, and txstore's own, TXSTORE_ADMIN."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -1062,6 +1098,7 @@ class RequestCode(IntEnum):
     AUTH_GET_ACL = 3009
     AUTH_LIST_ACL = 3010
     SWITCH_TIMER_ENGINE = 5001
+    TXSTORE_ADMIN = 31001
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

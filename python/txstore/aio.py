@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import Any, NoReturn, Self, TypeAlias, TypeVar, Unpack, cast, overload
 
 from txstore import consumer as blocking
-from txstore.client.broker import RemoteBroker, Session
+from txstore.client.administration import Administration
+from txstore.client.broker import EMBEDDED_ONLY, RemoteBroker, Session
 from txstore.client.options import ConnectConfig, ConnectOptions
 from txstore.client.sending import RemoteEnd, RemoteSent
 from txstore.config import Duration, as_timedelta
@@ -60,11 +61,15 @@ def connect(address: str, *, config: ConnectConfig | None = None, **options: Unp
     return Broker(address, ConnectConfig.from_options(options, config))
 
 
-class Broker:
-    """A remote broker, for one event loop. Created by `txstore.aio.connect`, and open inside `async with`."""
+class Broker(Administration):
+    """A remote broker, for one event loop. Created by `txstore.aio.connect`, and open inside `async with`.
+
+    The administrative calls are those of an embedded broker, as coroutines; with accounts, they need an administrator.
+    """
 
     def __init__(self, address: str, options: ConnectConfig) -> None:
         self._session = Session(address, options)
+        super().__init__(self._session.client)
         self._threads = ThreadPoolExecutor(options.check_threads, thread_name_prefix="txstore-listener")
         self._opened: RemoteBroker | None = None
 
@@ -161,12 +166,19 @@ class Broker:
         self, transaction: str | RemoteSent, state: LocalTransactionState, *, producer_group: str | None = None
     ) -> RemoteEnd:
         """Commits or rolls back a transaction, as `RemoteBroker.end_transaction` does."""
-        return await self._session.sending.end(transaction, state, producer_group)
+        return await self._session.end(transaction, state, producer_group)
 
     def __getattr__(self, name: str) -> NoReturn:
+        if name in EMBEDDED_ONLY:
+            raise EmbeddedOnlyError(f"a remote broker does not offer {name}\nhint: {EMBEDDED_ONLY[name]}")
         if hasattr(RemoteBroker, name):
             raise EmbeddedOnlyError(f"the asyncio interface does not offer {name}\nhint: use txstore.connect")
         raise AttributeError(f"txstore.aio.Broker has no attribute {name}")
+
+    async def _administer(self, name: str, **arguments: Any) -> Any:
+        if self._remote.closed:
+            raise StoreClosedError(f"the connection to {self.address} was closed\nhint: txstore.aio.connect again")
+        return await super()._administer(name, **arguments)
 
     @property
     def _remote(self) -> RemoteBroker:

@@ -564,6 +564,7 @@ class EmbeddedBroker(ConsumerGroups):
         *,
         group: str | None = None,
         topic: str | None = None,
+        id_prefix: str | None = None,
         older_than: Duration | None = None,
         limit: int | None = None,
     ) -> list[PendingTransaction]: ...
@@ -575,6 +576,7 @@ class EmbeddedBroker(ConsumerGroups):
         *,
         group: str | None = None,
         topic: str | None = None,
+        id_prefix: str | None = None,
         older_than: Duration | None = None,
         limit: int | None = None,
     ) -> list[TransactionRow]: ...
@@ -585,16 +587,18 @@ class EmbeddedBroker(ConsumerGroups):
         *,
         group: str | None = None,
         topic: str | None = None,
+        id_prefix: str | None = None,
         older_than: Duration | None = None,
         limit: int | None = None,
     ) -> list[PendingTransaction] | list[TransactionRow]:
         """Returns transactions by state, oldest first; pending ones with age, checks, owner, next check and reason.
 
-        Any other state, or None for all states, reads the whole log and returns its rows. `older_than` applies to
-        pending transactions. Raises InvalidOptionError for an unknown state.
+        Any other state, or None for all states, reads the whole log and returns its rows. `id_prefix` is how the
+        transaction ids begin. `older_than` applies to pending transactions. Raises InvalidOptionError for an unknown
+        state.
         """
         if state is None:
-            return self._transactions.finished(None, group=group, topic=topic, limit=limit)
+            return self._transactions.finished(None, group=group, topic=topic, id_prefix=id_prefix, limit=limit)
         try:
             wanted = TransactionState(state)
         except ValueError:
@@ -603,9 +607,9 @@ class EmbeddedBroker(ConsumerGroups):
                 f"unknown state {state!r}\nhint: {known}, or None for all", option="state"
             ) from None
         if wanted is not TransactionState.PENDING:
-            return self._transactions.finished(wanted, group=group, topic=topic, limit=limit)
+            return self._transactions.finished(wanted, group=group, topic=topic, id_prefix=id_prefix, limit=limit)
         age: timedelta | None = None if older_than is None else as_timedelta(older_than, "older_than")
-        return self._transactions.pending(group=group, topic=topic, older_than=age, limit=limit)
+        return self._transactions.pending(group=group, topic=topic, id_prefix=id_prefix, older_than=age, limit=limit)
 
     # Inside
 

@@ -2,7 +2,7 @@
 
 In:     the calls of `interface.BrokerInterface`.
 Out:    the answers of a RocketMQ broker or of `txstore serve`.
-Always: thread-safe. Calls that need the store in this process raise EmbeddedOnlyError with a hint.
+Always: thread-safe. What needs the store in this process raises EmbeddedOnlyError with a hint.
 """
 
 import asyncio
@@ -16,6 +16,8 @@ from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
 from txstore._native import Message, is_system_topic, validate_topic
+from txstore.client.administration import Administration
+from txstore.client.blocking_administration import BlockingAdministration
 from txstore.client.checks import Checks
 from txstore.client.client import Client
 from txstore.client.consumer_running_info import ConsumerRunningInfo
@@ -46,42 +48,24 @@ from txstore.message import (
     ReceivedMessage,
     SentMessage,
     retry_topic,
+    transaction_id_of,
 )
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
 
-__all__ = ["RemoteBroker", "Session"]
+__all__ = ["EMBEDDED_ONLY", "RemoteBroker", "Session"]
 
 _log = logging.getLogger("txstore.remoting")
 _STOP_SECONDS = 30.0
 T = TypeVar("T")
 
-_ELSEWHERE = {
-    "transaction": "txstore tx show, where the store is",
-    "transactions": "txstore tx list, where the store is",
-    "discard": "txstore tx discard, where the store is",
-    "resume": "txstore tx resume, where the store is; of RocketMQ: RESUME_CHECK_HALF_MESSAGE",
-    "message": "txstore message get, where the store is; of RocketMQ: mqadmin queryMsgById",
-    "query": "txstore message by-key, where the store is; of RocketMQ: mqadmin queryMsgByKey",
-    "query_by_time": "txstore message by-time, where the store is",
-    "create_topic": "txstore topic create, where the store is; of RocketMQ: mqadmin updateTopic",
-    "describe_topic": "txstore topic describe, where the store is; of RocketMQ: mqadmin topicStatus",
-    "create_group": "a group is created when its first consumer connects",
-    "topics": "txstore topic list, where the store is; of RocketMQ: mqadmin topicList",
-    "groups": "txstore group list, where the store is; of RocketMQ: mqadmin consumerProgress",
-    "queues": "read_queues(topic) and queue_range(topic, queue_id)",
-    "lag": "txstore group describe, where the store is; of RocketMQ: mqadmin consumerProgress",
-    "describe_group": "txstore group describe, where the store is; of RocketMQ: mqadmin consumerProgress",
-    "reset_offsets": "txstore group reset, where the store is; of RocketMQ: mqadmin resetOffsetByTime",
-    "dead_letters": "read the topic %DLQ%GROUP with a consumer in another group",
-    "resend": "txstore dlq resend, where the store is",
-    "store": "txstore.open, where the store is",
-    "path": "txstore.open, where the store is",
-    "config": "the broker's own configuration",
-    "stat": "txstore store stat, where the store is",
-    "flush": "flush_disk_type=SYNC_FLUSH, where the store is",
-    "heal": "txstore store heal, where the store is",
-    "open_report": "txstore.open, where the store is",
+EMBEDDED_ONLY: dict[str, str] = {
+    "store": "txstore.open, in the process that has the store",
+    "path": "the server's own start, which names the directory",
+    "config": "the server's own start; of RocketMQ: mqadmin getBrokerConfig",
+    "open_report": "the server's log, which has it",
+    "heal": "a server heals its store when it opens it",
 }
+"""What only the process that has the store open offers, and what to do instead."""
 
 
 class Session:
@@ -91,6 +75,7 @@ class Session:
         self.client: Client = Client(address, options)
         self.offsets: Offsets = Offsets()
         self.sending: Sending = Sending(self.client)
+        self.administration: Administration = Administration(self.client)
         self.checks: Checks = Checks(self.client, self.sending)
         self.rebalance: Rebalance = Rebalance(self.client)
         self.offset_store: OffsetStore = OffsetStore(self.client, self.offsets)
@@ -98,6 +83,15 @@ class Session:
         self.running_info: ConsumerRunningInfo = ConsumerRunningInfo(
             self.client, self.rebalance, self.offset_store, self.offsets
         )
+
+    async def end(
+        self, transaction: str | SentMessage, state: LocalTransactionState, producer_group: str | None
+    ) -> RemoteEnd:
+        """Ends a transaction: for its producer if this connection began it, otherwise by hand."""
+        name = transaction if isinstance(transaction, str) else transaction_id_of(transaction)
+        if producer_group is None and not self.sending.has_begun(name) and state is not LocalTransactionState.UNKNOWN:
+            return await self.administration.end_by_hand(name, state)
+        return await self.sending.end(transaction, state, producer_group)
 
     async def close(self) -> None:
         """Reports acknowledged offsets, unregisters the producer groups and closes the connections."""
@@ -109,18 +103,20 @@ class Session:
             await self.client.close()
 
 
-class RemoteBroker:
+class RemoteBroker(BlockingAdministration):
     """A broker in another process. Created by `txstore.connect`; close it, or use it in `with`.
 
     Producers, consumers and listeners work as with an embedded broker, with three differences: consumers pull ahead, so
     `poll` with a time limit returns a message a moment after it was sent; queue ids of several brokers are made unique
-    (the second broker's begin at 65,536); a transaction ends only over the connection that began it, or by a check.
+    (the second broker's begin at 65,536). The administrative calls are those of an embedded broker, except
+    `EMBEDDED_ONLY`; with accounts, they need an administrator. RocketMQ's own brokers answer some of them.
     """
 
     def __init__(self, session: Session, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
         """Uses an open session. `stop` is called at the end to stop the loop's thread, if this broker owns it."""
         self._session = session
         self._client = session.client
+        self._administration = session.administration
         self._loop = loop
         self._process = os.getpid()
         self._closing = threading.Lock()
@@ -146,8 +142,8 @@ class RemoteBroker:
         return f"RemoteBroker({self.address!r}, {'closed' if self._closed else 'open'})"
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name in _ELSEWHERE:
-            raise EmbeddedOnlyError(f"a remote broker does not offer {name}\nhint: {_ELSEWHERE[name]}")
+        if name in EMBEDDED_ONLY:
+            raise EmbeddedOnlyError(f"a remote broker does not offer {name}\nhint: {EMBEDDED_ONLY[name]}")
         raise AttributeError(f"RemoteBroker has no attribute {name}")
 
     @property
@@ -169,6 +165,11 @@ class RemoteBroker:
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self._closed
+
+    @property
+    def read_only(self) -> bool:
+        """False: a remote broker can be written to, as far as its accounts allow."""
+        return False
 
     def close(self) -> None:
         """Waits for running checks, closes producers and consumers, and disconnects.
@@ -272,12 +273,14 @@ class RemoteBroker:
     def end_transaction(
         self, transaction: str | SentMessage, state: LocalTransactionState, *, producer_group: str | None = None
     ) -> RemoteEnd:
-        """Commits or rolls back a transaction that this connection began. Repeating an end returns `already`.
+        """Commits or rolls back a transaction. Repeating an end returns `already`.
+
+        One that this connection did not begin is ended by hand, if no `producer_group` is given.
 
         Raises TransactionNotFoundError, AlreadyEndedError, WrongGroupError, InvalidOptionError, and BrokerTimeoutError
         or BrokerUnreachableError if no response arrives: a check then settles it.
         """
-        return self._run(self._session.sending.end(transaction, state, producer_group))
+        return self._run(self._session.end(transaction, state, producer_group))
 
     def end(self, half: Half, state: LocalTransactionState, producer_group: str, /) -> RemoteEnd:
         """Commits or rolls back the transaction of a half message, for a producer."""
@@ -315,12 +318,6 @@ class RemoteBroker:
         if route is None and topic not in self._client.wanted_topics():
             route = self._run(self._client.route(topic))
         return [] if route is None else [self._client.numbers.number(queue) for queue in route.read]
-
-    def read(
-        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
-    ) -> NoReturn:
-        """Raises EmbeddedOnlyError: a remote broker is read with consumers only."""
-        raise EmbeddedOnlyError("a remote broker is read with consumers only\nhint: broker.consumer(group, topic)")
 
     def puller(self, consumer: ConsumerMember) -> Pull:
         """Returns the call that reads for a registered consumer."""

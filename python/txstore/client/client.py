@@ -109,7 +109,7 @@ class Client:
 
     # Name servers
 
-    async def _ask_name_servers(self, code: RequestCode, ext_fields: Mapping[str, str]) -> RemotingCommand:
+    async def ask_name_servers(self, code: RequestCode, ext_fields: Mapping[str, str]) -> RemotingCommand:
         """Asks the name servers in order until one answers. That one is asked first from then on."""
         errors: list[TxStoreError] = []
         for address in list(self._name_servers):
@@ -128,7 +128,7 @@ class Client:
 
     async def _find_brokers(self) -> None:
         """Finds all masters of the cluster. Each must know our producer groups, so that it can send them checks."""
-        answer = await self._ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        answer = await self.ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO, {})
         if answer.code == ResponseCode.SUCCESS:
             self._update_brokers(parse_brokers(answer.body))
             return
@@ -153,7 +153,7 @@ class Client:
     # Routes
 
     async def _ask_route(self, topic: str) -> Route | None:
-        answer = await self._ask_name_servers(
+        answer = await self.ask_name_servers(
             RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
         )
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
@@ -202,6 +202,10 @@ class Client:
         most = self.options.default_topic_queue_nums
         queues = tuple(queue for queue in template.write if queue.queue_id < most)
         return Route(template.brokers, (), queues, is_template=True)
+
+    def forget_route(self, topic: str) -> None:
+        """Removes the route of a topic that was deleted."""
+        self.routes = {name: route for name, route in self.routes.items() if name != topic}
 
     async def topic_created(self, topic: str) -> None:
         """Replaces the template's route by the topic's own, after the first send created the topic."""

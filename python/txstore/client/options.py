@@ -37,6 +37,8 @@ class ConnectConfig:
     """How long a send may take, including retries (sendMsgTimeout)."""
     end_timeout: Duration = 3.0
     """How long a commit or rollback may take. After that, a check settles the transaction."""
+    admin_timeout: Duration = 60.0
+    """How long an administrative call may take; some read the whole log. Not an option of RocketMQ."""
     retry_times_when_send_failed: int = 2
     """How often a failed send is retried (retryTimesWhenSendFailed; 0 to 100)."""
     heart_beat_broker_interval: Duration = 30.0
@@ -132,6 +134,7 @@ class ConnectOptions(TypedDict, total=False):
     request_timeout: Duration
     send_msg_timeout: Duration
     end_timeout: Duration
+    admin_timeout: Duration
     retry_times_when_send_failed: int
     heart_beat_broker_interval: Duration
     poll_name_server_interval: Duration

@@ -93,6 +93,10 @@ class RemoteEnd:
 
     outcome: TransactionState
     already: bool
+    physical_offset: int | None = None
+    """The offset of the final message, if this call wrote one by hand. Otherwise a remote broker does not tell it."""
+    queue_offset: int | None = None
+    """The queue offset of that message."""
 
 
 class EndedHalf(Protocol):
@@ -342,6 +346,11 @@ class Sending:
         """Lets the producer's checker answer checks of this transaction from now on. Thread-safe."""
         with self._lock:
             self._running.discard(transaction_id_of(half))
+
+    def has_begun(self, transaction_id: str) -> bool:
+        """Returns whether this client began the transaction, and still knows it. Thread-safe."""
+        with self._lock:
+            return transaction_id in self._begun
 
     def is_running(self, transaction_id: str | None) -> bool:
         """Returns whether the local transaction still runs in this process. Thread-safe."""

@@ -26,7 +26,7 @@ from txstore.message import (
     retry_topic,
 )
 
-__all__ = ["ConsumerProgress", "DeadLetter", "GroupDescription", "ProgressStore", "QueueLag"]
+__all__ = ["ConsumerProgress", "DeadLetter", "GroupDescription", "ProgressStore", "QueueLag", "dead_letter_of"]
 
 _FIRST_RETRY_LEVEL = 3
 _LEVEL_MAX = 18
@@ -172,7 +172,7 @@ class ConsumerProgress:
                 messages, offset = self._store.read(topic, queue_id, offset, _BATCH)
                 if not messages:
                     break
-                found.extend(_dead_letter(group, message) for message in messages)
+                found.extend(dead_letter_of(group, message) for message in messages)
         return found[:limit]
 
     def resend(self, letter: DeadLetter) -> SentMessage:
@@ -395,7 +395,8 @@ def _origin(said: str | None, topic: str) -> str:
     return said or topic
 
 
-def _dead_letter(group: str, message: Any) -> DeadLetter:
+def dead_letter_of(group: str, message: Any) -> DeadLetter:
+    """Returns a message of a group's dead letter topic as a dead letter."""
     properties = message.properties
     return DeadLetter(
         group=group,

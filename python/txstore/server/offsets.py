@@ -5,6 +5,7 @@ Always: the offsets are those that embedded consumers use. A lock expires after 
 
 import threading
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 from txstore._native import RETRY_PREFIX, RequestCode, ResponseCode, is_system_topic, validate_group
@@ -110,12 +111,23 @@ class Offsets:
         if number(fields, "queueId", -1) >= 0 or number(fields, "offset", -1) >= 0:
             remark = "resetting one queue, or to an offset, is not supported\nhint: reset all to a time or the end"
             raise Refused(ResponseCode.INVALID_PARAMETER, remark)
-        offsets = self._broker.reset_offsets(group, topic, utc(moment) if moment >= 0 else ConsumeFromWhere.LAST)
-        rows = {(topic, queue_id): queue_offset for queue_id, queue_offset in offsets.items()}
-        body = b"{" + queue_table("offsetTable", self._broker.config.broker_name, rows) + b"}"
+        offsets = self.reset_offsets(group, topic, utc(moment) if moment >= 0 else ConsumeFromWhere.LAST, None)
+        return Reply(body=self._reset_table(topic, offsets))
+
+    def reset_offsets(
+        self, group: str, topic: str, to: ConsumeFromWhere | datetime | int, queue_id: int | None
+    ) -> dict[int, int]:
+        """Resets a group's offsets as the broker does, and tells connected consumers."""
+        offsets = self._broker.reset_offsets(group, topic, to, queue_id=queue_id)
+        moment = round(to.timestamp() * 1000) if isinstance(to, datetime) else -1
         told = {"group": group, "isForce": "true", "timestamp": str(moment), "topic": topic}
+        body = self._reset_table(topic, offsets)
         self._clients.tell(group, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, told, body)
-        return Reply(body=body)
+        return offsets
+
+    def _reset_table(self, topic: str, offsets: Mapping[int, int]) -> bytes:
+        rows = {(topic, queue_id): queue_offset for queue_id, queue_offset in offsets.items()}
+        return b"{" + queue_table("offsetTable", self._broker.config.broker_name, rows) + b"}"
 
     def _range(self, request: Request) -> tuple[int, int]:
         return self._broker.queue_range(text(request.ext_fields, "topic"), _queue(request.ext_fields))

@@ -40,6 +40,7 @@ from txstore.broker import open as open_store
 from txstore.config import BrokerConfig, BrokerOptions
 from txstore.errors import InvalidOptionError, ReadOnlyError, StoreClosedError, StoreIOError, TxStoreError
 from txstore.server.admin_relay import AdminRelay
+from txstore.server.administration import Administration
 from txstore.server.clients import Clients, GroupLimits
 from txstore.server.file_handles import connections_within_limit
 from txstore.server.http import HttpServer
@@ -415,7 +416,7 @@ class Server:
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: topics.all_groups,
             RequestCode.GET_TOPIC_STATS_INFO: topics.status,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: topics.names,
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: topics.delete_group,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: topics.delete_subscription_group,
             RequestCode.GET_CONSUME_STATS: topics.progress,
             RequestCode.DELETE_TOPIC_IN_BROKER: topics.delete,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: topics.delete_route,
@@ -427,6 +428,7 @@ class Server:
             RequestCode.QUERY_TOPICS_BY_CONSUMER: topics.topics_of,
             RequestCode.GET_TOPIC_CONFIG: topics.config,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: topics.group,
+            RequestCode.TXSTORE_ADMIN: Administration(self._broker, clients, topics, offsets).call,
         }
         return at_once, slow
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from txstore import _native
 from txstore._native import DEAD_LETTER_PREFIX, RETRY_PREFIX, ResponseCode, UnknownTopic
 from txstore.broker import EmbeddedBroker
+from txstore.errors import InUseError
 from txstore.message import retry_topic
 from txstore.server.clients import Clients
 from txstore.server.offsets import queue_table
@@ -92,19 +93,19 @@ class Topics:
         return OK
 
     def delete(self, request: Request) -> Reply:
-        """Deletes a topic by the broker's rules. Refuses one that connected clients read."""
-        topic = text(request.ext_fields, "topic")
+        self.delete_topic(text(request.ext_fields, "topic"))
+        return OK
+
+    def delete_topic(self, topic: str) -> int:
+        """Deletes a topic by the broker's rules. Raises InUseError also for one that connected clients read."""
         if readers := self._clients.readers(topic):
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR, f"topic {topic} is read by {', '.join(readers)}\nhint: stop them first"
-            )
+            raise InUseError(f"topic {topic} is read by {', '.join(readers)}\nhint: stop them first")
         if self._broker.has_topic(topic):
             self._tables.set_topic(topic, 0, 0)  # The engine accepts no sends while the topic is deleted.
         try:
-            self._broker.delete_topic(topic)
+            return self._broker.delete_topic(topic)
         finally:
             self._tables.forget_topic(topic)
-        return OK
 
     def delete_route(self, request: Request) -> Reply:
         """Deletes the topic from the name server, which shares the broker's table."""
@@ -164,13 +165,15 @@ class Topics:
         self._broker.create_group(group)
         return OK
 
-    def delete_group(self, request: Request) -> Reply:
-        """Deletes a consumer group by the broker's rules. Refuses one with connected consumers."""
-        group = text(request.ext_fields, "groupName")
-        if self._clients.counts(group)["consumers"]:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"group {group} has connected consumers\nhint: stop them first")
-        self._broker.delete_group(group)
+    def delete_subscription_group(self, request: Request) -> Reply:
+        self.delete_group(text(request.ext_fields, "groupName"), force=False)
         return OK
+
+    def delete_group(self, group: str, *, force: bool) -> int:
+        """Deletes a group by the broker's rules. Raises InUseError also for one with connected consumers."""
+        if self._clients.counts(group)["consumers"]:
+            raise InUseError(f"group {group} has connected consumers\nhint: stop them first")
+        return self._broker.delete_group(group, force=force)
 
     def all_groups(self, request: Request) -> Reply:
         """Returns the settings of all groups."""

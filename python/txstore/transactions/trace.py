@@ -93,6 +93,13 @@ class TransactionTrace:
     """Oldest first. Checks come from memory, so only those since the store was opened are included."""
     pending: PendingTransaction | None
     """What it waits for, while it is pending."""
+    checks: int
+    """TRANSACTION_CHECK_TIMES of its newest copy, as counted by a RocketMQ broker."""
+    keys: tuple[str, ...]
+    """The message's keys; empty without any, and if retention removed its half."""
+    tags: str | None
+    body_bytes: int | None
+    """The size of the message's body; None if retention removed its half."""
 
     def explain(self) -> str:
         """Returns the state, its reason, the next step and the history as text."""
@@ -132,6 +139,7 @@ def trace(
     events = list(_events(store, row))
     events.extend(_checked(record) for record in checks)
     events.sort(key=_when)
+    half = _record(store, row.halves[-1][1]) if row.halves else None
     return TransactionTrace(
         transaction_id=row.transaction_id,
         producer_group=row.producer_group,
@@ -145,6 +153,10 @@ def trace(
         ops=tuple(row.ops),
         events=tuple(events),
         pending=pending,
+        checks=row.checks,
+        keys=() if half is None else half.keys,
+        tags=None if half is None else half.tags,
+        body_bytes=None if half is None else len(half.body),
     )
 
 

@@ -130,6 +130,7 @@ class Transactions:
         *,
         group: str | None = None,
         topic: str | None = None,
+        id_prefix: str | None = None,
         older_than: timedelta | None = None,
         limit: int | None = None,
     ) -> list[PendingTransaction]:
@@ -146,7 +147,8 @@ class Transactions:
                 stored = self._store.half(waiting.half_queue_offset)
             except (TransactionNotFoundError, MessageNotFoundError, OffsetTooOldError):
                 continue  # It ended in the meantime, and retention removed it.
-            if topic is None or stored.real_topic == topic:
+            named = id_prefix is None or (HalfMessage(stored).transaction_id or "").startswith(id_prefix)
+            if named and (topic is None or stored.real_topic == topic):
                 found.append(self._describe(waiting, stored))
         return found
 
@@ -160,6 +162,7 @@ class Transactions:
         *,
         group: str | None = None,
         topic: str | None = None,
+        id_prefix: str | None = None,
         limit: int | None = None,
     ) -> list[TransactionRow]:
         """Returns the log's transactions by state (None: all), in order. Reads the whole log."""
@@ -169,6 +172,7 @@ class Transactions:
             if (state is None or row.state == state)
             and (group is None or row.producer_group == group)
             and (topic is None or row.topic == topic)
+            and (id_prefix is None or (row.transaction_id or "").startswith(id_prefix))
         ]
         return rows if limit is None else rows[:limit]
 

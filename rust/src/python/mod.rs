@@ -23,6 +23,7 @@ mod repair;
 mod retention;
 #[cfg(feature = "server")]
 mod server;
+mod statistics;
 mod store;
 mod stored;
 mod transaction;
@@ -63,7 +64,9 @@ mod _native {
     #[pymodule_export]
     use super::server::RemotingServer;
     #[pymodule_export]
-    use super::store::{OpenReport, Store, StoreStat};
+    use super::statistics::StoreStat;
+    #[pymodule_export]
+    use super::store::{OpenReport, Store};
     #[pymodule_export]
     use super::stored::StoredMessage;
     #[pymodule_export]

@@ -14,6 +14,7 @@ use super::error::OrRaise;
 use super::message::{Message, SendResult};
 use super::outbox::OutboxRow;
 use super::retention::{Expired, LogFile};
+use super::statistics::StoreStat;
 use super::stored::StoredMessage;
 use super::transaction::{DueHalves, EndResult, TopicEnds, TransactionRow, WaitingHalf};
 use crate::base::error::Error;
@@ -640,58 +641,4 @@ impl OpenReport {
             self.0.milliseconds
         )
     }
-}
-
-/// Statistics of an open store.
-#[pyclass(frozen, module = "txstore._native")]
-pub(super) struct StoreStat(crate::store::StoreStat);
-
-macro_rules! statistics {
-    ($($(#[$doc:meta])* $name:ident: $kind:ty),* $(,)?) => {
-        #[pymethods]
-        impl StoreStat {
-            $(
-                $(#[$doc])*
-                #[getter]
-                const fn $name(&self) -> $kind {
-                    self.0.$name
-                }
-            )*
-
-            fn __repr__(&self) -> String {
-                format!("{:?}", self.0)
-            }
-        }
-    };
-}
-
-statistics! {
-    /// The physical offset at which the log begins.
-    min_physical_offset: u64,
-    /// The physical offset after the last record.
-    max_physical_offset: u64,
-    /// The physical offset below which everything is on disk.
-    durable_physical_offset: u64,
-    /// The physical offset below which readers see everything.
-    visible_physical_offset: u64,
-    /// The physical offset at which the next opening begins to scan.
-    snapshot_physical_offset: u64,
-    /// Bytes of a file of the log.
-    commit_log_file_size: u64,
-    /// Bytes of a file of a queue.
-    consume_queue_file_size: u64,
-    /// Slots of an index file.
-    max_hash_slot_num: u32,
-    /// Entries of an index file.
-    max_index_num: u32,
-    /// How many queues there are, including those of the system.
-    queues: usize,
-    /// How many index files there are.
-    index_files: usize,
-    /// How many transactions are pending.
-    pending_transactions: u64,
-    /// Memory that the table of pending transactions uses.
-    pending_table_bytes: usize,
-    /// How many ended halves the table remembers.
-    decided_halves: u64,
 }

@@ -5,7 +5,9 @@ use pyo3::prelude::*;
 use super::error::OrRaise;
 use super::values::{state_name, transaction_state, utc};
 use crate::base::error::{Error, Outcome};
+use crate::base::units::QueueId;
 use crate::store::Ended;
+use crate::transaction::HalfCopy;
 use crate::transaction::scan::{DueGroup, Waiting};
 
 /// Facts about one pending transaction.
@@ -147,14 +149,16 @@ impl DueHalves {
 /// Raises an error if a transaction has ended with another outcome than an end wants.
 #[pyfunction]
 pub(super) fn allow_end_again(py: Python<'_>, transaction_id: &str, outcome: &str, wanted: &str) -> PyResult<()> {
-    let parse = |name: &str| {
-        Outcome::from_name(name).ok_or_else(|| Error::InvalidOption {
-            option: "outcome".to_owned(),
-            what: format!("unknown outcome {name:?}"),
-        })
-    };
-    let found = parse(outcome).or_raise(py)?;
-    found.allow_again(parse(wanted).or_raise(py)?, || transaction_id.to_owned()).or_raise(py)
+    let found = parse_outcome(py, outcome)?;
+    found.allow_again(parse_outcome(py, wanted)?, || transaction_id.to_owned()).or_raise(py)
+}
+
+fn parse_outcome(py: Python<'_>, name: &str) -> PyResult<Outcome> {
+    let found = Outcome::from_name(name).ok_or_else(|| Error::InvalidOption {
+        option: "outcome".to_owned(),
+        what: format!("unknown outcome {name:?}"),
+    });
+    found.or_raise(py)
 }
 
 /// The result of an end.
@@ -202,6 +206,46 @@ pub(super) struct TransactionRow(pub(super) crate::store::TransactionRow);
 
 #[pymethods]
 impl TransactionRow {
+    /// Makes a row from the facts that a server sent. Times are in milliseconds since the epoch.
+    #[new]
+    #[pyo3(signature = (
+        *, transaction_id, producer_group, topic, state, halves, finals, discards, ops, prepared_timestamp_ms,
+        ended_timestamp_ms, checks
+    ))]
+    #[allow(clippy::too_many_arguments)] // Python passes each fact by its name.
+    fn new(
+        py: Python<'_>,
+        transaction_id: Option<String>,
+        producer_group: Option<String>,
+        topic: String,
+        state: &str,
+        halves: Vec<(u64, u64)>,
+        finals: Vec<u64>,
+        discards: Vec<u64>,
+        ops: Vec<u64>,
+        prepared_timestamp_ms: i64,
+        ended_timestamp_ms: Option<i64>,
+        checks: u16,
+    ) -> PyResult<Self> {
+        let outcome = if state == state_name(None) { None } else { Some(parse_outcome(py, state)?) };
+        let copy = |(queue_offset, physical_offset)| HalfCopy { queue_offset, physical_offset };
+        Ok(Self(crate::store::TransactionRow {
+            transaction_id,
+            group: producer_group,
+            topic,
+            queue_id: QueueId(0), // Python does not see it.
+            outcome,
+            halves: halves.into_iter().map(copy).collect(),
+            finals,
+            discards,
+            ops,
+            prepared_ms: prepared_timestamp_ms,
+            first_check_ms: None, // Python does not see it.
+            ended_ms: ended_timestamp_ms,
+            checks,
+        }))
+    }
+
     /// The unique id; None if its records have none.
     #[getter]
     fn transaction_id(&self) -> Option<&str> {

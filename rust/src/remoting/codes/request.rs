@@ -1,4 +1,4 @@
-//! The request codes of RocketMQ 5.4, one row each.
+//! The request codes of RocketMQ 5.4 and the one that only txstore has, one row each.
 //!
 //! In:     a request's code.
 //! Out:    its name, the part of the server that answers it, and what an account needs for it.
@@ -65,7 +65,7 @@ pub enum AccessRule {
 pub struct RequestCode {
     /// The number on the wire.
     pub number: i32,
-    /// RocketMQ's name.
+    /// RocketMQ's name, or txstore's own.
     pub name: &'static str,
     /// The part of the server that answers it.
     pub handler: Handler,
@@ -108,7 +108,7 @@ impl AccessRule {
 }
 
 impl RequestCode {
-    /// Returns the row of a number, or `None` if RocketMQ has no such request.
+    /// Returns the row of a number, or `None` if there is no such request.
     pub fn of(number: i32) -> Option<&'static Self> {
         let at = ALL.binary_search_by_key(&number, |row| row.number).ok()?;
         ALL.get(at)
@@ -119,7 +119,7 @@ impl RequestCode {
 macro_rules! request_codes {
     ($($name:ident = $number:literal: $handler:ident, $access:expr;)+) => {
         $(
-            #[doc = concat!("The number of RocketMQ's request `", stringify!($name), "`.")]
+            #[doc = concat!("The number of the request `", stringify!($name), "`.")]
             pub const $name: i32 = $number;
         )+
 
@@ -282,6 +282,7 @@ request_codes! {
     AUTH_GET_ACL = 3009: Refused, Admin;
     AUTH_LIST_ACL = 3010: Refused, Admin;
     SWITCH_TIMER_ENGINE = 5001: Refused, Admin;
+    TXSTORE_ADMIN = 31_001: Python, Admin;
     POP_MESSAGE = 200_050: Refused, Admin;
     ACK_MESSAGE = 200_051: Refused, Admin;
     PEEK_MESSAGE = 200_052: Refused, Admin;

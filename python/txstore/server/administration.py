@@ -1,0 +1,119 @@
+"""Answers the calls of operators for which RocketMQ has no request, or one that tells less.
+
+In:     TXSTORE_ADMIN: the name of a call in a field, its arguments in the body.
+Out:    what the same call of the broker returns in this process, or the error that it raises.
+Always: the broker's own calls answer; there is no second implementation. Only the listed calls can be made. With
+        accounts, only administrators make them (the table of request codes).
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from types import UnionType
+from typing import Any
+
+from txstore._native import ResponseCode
+from txstore.broker import EmbeddedBroker
+from txstore.consumer.progress import DeadLetter, GroupDescription
+from txstore.errors import TxStoreError
+from txstore.message import ConsumeFromWhere, LocalTransactionState
+from txstore.remoting.administration import decode, encode, encode_error
+from txstore.server.clients import Clients
+from txstore.server.offsets import Offsets
+from txstore.server.request import Refused, Reply, Request, text
+from txstore.server.topics import Topics
+from txstore.transaction_state import TransactionState
+
+__all__ = ["Administration"]
+
+_ANSWER_BYTES_MAX = 12 << 20  # A frame has 16 MiB at most.
+
+Kind = type | UnionType
+_TEXT = str | None
+_FILTER: dict[str, Kind] = {"group": _TEXT, "topic": _TEXT, "id_prefix": _TEXT, "limit": int | None}
+_CALLS: dict[str, dict[str, Kind]] = {
+    "transactions": {"state": TransactionState | None, "older_than": timedelta | None, **_FILTER},
+    "transaction": {"transaction_id": str},
+    "end_transaction": {"transaction": str, "state": LocalTransactionState},
+    "discard": {"transaction": str},
+    "resume": {"transaction_id": str},
+    "topics": {},
+    "create_topic": {"topic": str, "queues": int | None},
+    "delete_topic": {"topic": str},
+    "describe_topic": {"topic": str},
+    "queues": {"topic": _TEXT},
+    "groups": {},
+    "create_groups": {"groups": list},
+    "delete_group": {"group": str, "force": bool},
+    "describe_group": {"group": str},
+    "lag": {"group": str},
+    "lag_by_group": {},
+    "reset_offsets": {
+        "group": str,
+        "topic": str,
+        "to": ConsumeFromWhere | datetime | int,
+        "queue_id": int | None,
+    },
+    "dead_letters": {"group": str, "limit": int | None},
+    "resend": {"letter": DeadLetter},
+    "message": {"message_id": str, "topic": _TEXT},
+    "query": {"topic": str, "key": str, "max_messages": int},
+    "query_by_time": {"topic": str, "begin": datetime, "end": datetime | None, "max_messages": int},
+    "read": {"topic": str, "queue_id": int, "queue_offset": int, "max_messages": int, "tags": list | None},
+    "stat": {},
+    "flush": {},
+}
+"""The calls, each with the types of its arguments."""
+
+
+class Administration:
+    """Makes the calls on the broker. `topics`, `offsets` and `clients` take part where clients are affected."""
+
+    def __init__(self, broker: EmbeddedBroker, clients: Clients, topics: Topics, offsets: Offsets) -> None:
+        self._broker = broker
+        self._clients = clients
+        self._own: dict[str, Callable[..., object]] = {
+            "delete_topic": topics.delete_topic,
+            "delete_group": topics.delete_group,
+            "describe_group": self._describe_group,
+            "reset_offsets": offsets.reset_offsets,
+        }
+
+    def call(self, request: Request) -> Reply:
+        """Makes a call. An error is answered with its class and its facts, so that the client can raise it."""
+        try:
+            name = text(request.ext_fields, "call")
+            arguments = _arguments(name, decode(request.body))
+            made: Callable[..., object] = self._own.get(name) or getattr(self._broker, name)
+            answer = encode(made(**arguments))
+        except TxStoreError as error:
+            return Reply(Refused.because(error).code, str(error), encode_error(error))
+        if len(answer) > _ANSWER_BYTES_MAX:
+            remark = f"the answer to {name} has {len(answer):,} bytes, at most {_ANSWER_BYTES_MAX:,} can be sent"
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"{remark}\nhint: ask for fewer, with a limit or a filter")
+        return Reply(body=answer)
+
+    def _describe_group(self, group: str) -> GroupDescription:
+        """Describes a group; its members are those of this process and the connected ones."""
+        found = self._broker.describe_group(group)
+        return dataclasses.replace(found, members=found.members + len(self._clients.members(group)))
+
+
+def _arguments(name: str, said: object) -> Mapping[str, Any]:
+    """Returns the arguments of a call. Raises Refused for an unknown call, and for unknown or wrong arguments."""
+    kinds = _CALLS.get(name)
+    if kinds is None:
+        remark = f"this server has no administrative call {name[:60]!r}\nhint: use the same release on both sides"
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+    if not isinstance(said, dict) or said.keys() != kinds.keys():
+        remark = (
+            f"the arguments of {name} must be {', '.join(kinds) or 'none'}\nhint: use the same release on both sides"
+        )
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+    for argument, kind in kinds.items():
+        value = said[argument]
+        right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+        if not right or (isinstance(value, list) and not all(isinstance(one, str) for one in value)):
+            remark = f"the argument {argument} of {name} has the wrong type: {str(value)[:60]!r}"
+            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+    return said
