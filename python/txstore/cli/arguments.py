@@ -2,40 +2,47 @@
 
 In:     text.
 Out:    checked values.
-Always: a name means the same in every command. Shell completion finds topics and groups in the store at PATH.
+Always: a name means the same in every command. Shell completion finds topics and groups in the command's store.
 Not here: arguments of a single command.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, TypeAlias
 
 import typer
+from typer.core import TyperCommand
 
-from txstore.broker import EmbeddedBroker
+from txstore.cli.target import Operated, Target, reading, target_of
 from txstore.errors import InvalidOptionError, TxStoreError
 
-__all__ = ["AsJson", "GroupName", "Limit", "StorePath", "Tags", "TopicName", "moment", "noun"]
+__all__ = ["AsJson", "GroupName", "Limit", "StorePath", "StoreTarget", "Tags", "TopicName", "moment", "noun"]
+
+
+def _directory(path: str) -> Target:
+    return Target(path)
+
 
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def _known(
-    names: Callable[[EmbeddedBroker], Iterable[str]],
+    names: Callable[[Operated], Iterable[str]],
 ) -> Callable[[Any, list[str], str], list[str | tuple[str, str]]]:
-    """Completes with names from the store at PATH; with nothing if it cannot be read."""
+    """Completes with names from the command's store; with nothing if it cannot be read."""
 
     def complete(ctx: typer.Context, args: list[str], incomplete: str) -> list[str | tuple[str, str]]:
-        from txstore.inspection.opening import reading_broker
-
-        path = ctx.params.get("path")
-        if not isinstance(path, str):
+        found = ctx.params.get("path")
+        target = Target(found) if isinstance(found, str) else found
+        if not isinstance(target, Target):
             return []
         try:
-            with reading_broker(path) as broker:
+            with reading(target) as broker:
                 return [name for name in names(broker) if name.startswith(incomplete)]
         except (TxStoreError, OSError):
             return []
@@ -43,12 +50,30 @@ def _known(
     return complete
 
 
-StorePath: TypeAlias = Annotated[str, typer.Argument(metavar="PATH", help="The store's directory.")]
+StorePath: TypeAlias = Annotated[str, typer.Argument(metavar="PATH", help="The store's directory, or TXSTORE_PATH.")]
+StoreTarget: TypeAlias = Annotated[
+    Target,
+    typer.Argument(
+        metavar="PATH", help="The store's directory, or TXSTORE_PATH. None with a server.", parser=_directory
+    ),
+]
 TopicName: TypeAlias = Annotated[
-    str, typer.Argument(metavar="TOPIC", help="A topic of the store.", autocompletion=_known(EmbeddedBroker.topics))
+    str,
+    typer.Argument(
+        metavar="TOPIC", help="A topic of the store.", autocompletion=_known(lambda broker: broker.topics())
+    ),
 ]
 GroupName: TypeAlias = Annotated[
-    str, typer.Argument(metavar="GROUP", help="A consumer group.", autocompletion=_known(EmbeddedBroker.groups))
+    str,
+    typer.Argument(metavar="GROUP", help="A consumer group.", autocompletion=_known(lambda broker: broker.groups())),
+]
+_SERVER: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        metavar="ADDRESS",
+        help="Operate the store that this server has open: HOST:PORT or unix:FILE; or TXSTORE_SERVER.",
+    ),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 Limit: TypeAlias = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most N.")]
@@ -57,10 +82,65 @@ Tags: TypeAlias = Annotated[
 ]
 
 
+class _StoreCommand(TyperCommand):
+    """A command whose first argument is the PATH of a store, unless a variable replaces it."""
+
+    of_server = False
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Puts a PATH before the arguments if an option or a variable replaces it."""
+        try:
+            given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        except typer.TyperException:
+            return super().parse_args(ctx, args)  # It raises the same, with the command's usage.
+        target = target_of(given.get("path"), given.get("server"), of_server=self.of_server)
+        if target is None:
+            return super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, [target.path or "(server)", *args])
+        ctx.params["path"] = target if self.of_server else target.path
+        return rest
+
+
+class _ServerCommand(_StoreCommand):
+    """A command that can also operate the store that a server has open."""
+
+    of_server = True
+
+
+class _Noun(typer.Typer):
+    """An app whose commands are store commands. Those that take a `StoreTarget` get the option `--server`."""
+
+    def command(self, name: str | None = None, **options: Any) -> Any:
+        def add(run: Callable[..., Any]) -> Callable[..., Any]:
+            signature = inspect.signature(run, eval_str=True)
+            if all(one.annotation != StoreTarget for one in signature.parameters.values()):
+                super(_Noun, self).command(name, **{"cls": _StoreCommand, **options})(run)
+            else:
+                super(_Noun, self).command(name, **{"cls": _ServerCommand, **options})(_with_server(run, signature))
+            return run
+
+        return add
+
+
+def _with_server(run: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
+    """Returns the command with the option `--server`, of which `_StoreCommand` has made the target."""
+
+    @functools.wraps(run)
+    def called(*, server: str | None, **arguments: Any) -> Any:
+        return run(**arguments)
+
+    by_name = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in signature.parameters.values()]
+    option = inspect.Parameter("server", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_SERVER)
+    parameters = [*by_name, option]
+    called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": signature.return_annotation}
+    return called
+
+
 def noun(text: str | None = None) -> typer.Typer:
     """Creates the app that a noun's verbs are added to; `text` is its help. A command without verbs has no text."""
     # Plain help, as for the root.
-    return typer.Typer(help=text, no_args_is_help=text is not None, add_completion=False, rich_markup_mode=None)
+    return _Noun(help=text, no_args_is_help=text is not None, add_completion=False, rich_markup_mode=None)
 
 
 def moment(text: str, option: str) -> datetime:

@@ -16,23 +16,24 @@ from typing import Annotated, cast
 import typer
 
 from txstore import ConsumeFromWhere, Consumer, EmbeddedBroker, StoredMessage
-from txstore.cli.arguments import AsJson, StorePath, Tags, TopicName, moment, noun
+from txstore.cli.arguments import AsJson, StoreTarget, Tags, TopicName, moment, noun
 from txstore.cli.records import print_message
 from txstore.cli.send import must_be_topic
-from txstore.inspection.opening import writing_broker
+from txstore.cli.target import Operated, writing
 
 __all__ = ["app"]
 
 _BATCH = 32
 _OFFSETS_EVERY_SECONDS = 5.0
 _WAIT_SECONDS = 0.5
+_SERVER_SECONDS = 2.0
 
 app: typer.Typer = noun()
 
 
 @app.command()
 def consume(
-    path: StorePath,
+    path: StoreTarget,
     topic: TopicName,
     group: Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The consumer group to read for.")],
     tags: Tags = None,
@@ -45,18 +46,21 @@ def consume(
 ) -> None:
     """Read a topic for a group: print each message, then acknowledge it."""
     where = ConsumeFromWhere(start) if start in ("first", "last") else moment(start, "--from")
-    with writing_broker(path) as broker:
-        must_be_topic(broker.topics(), path, topic)
+    with writing(path) as broker:
+        must_be_topic(broker, path, topic)
         with broker.consumer(group, topic, tags, start=where) as consumer:
             _print_all(broker, consumer, limit, follow=follow, as_json=as_json)
 
 
-def _print_all(broker: EmbeddedBroker, consumer: Consumer, limit: int | None, *, follow: bool, as_json: bool) -> None:
+def _print_all(broker: Operated, consumer: Consumer, limit: int | None, *, follow: bool, as_json: bool) -> None:
     left, written_at = limit, time.monotonic()
+    # A server assigns queues and sends messages after the consumer has connected.
+    patience = 0.0 if isinstance(broker, EmbeddedBroker) else _SERVER_SECONDS
     while left is None or left > 0:
-        broker.store.deliver_delayed()
+        if isinstance(broker, EmbeddedBroker):
+            broker.store.deliver_delayed()
         wanted = _BATCH if left is None else min(_BATCH, left)
-        messages = consumer.poll(wanted, timeout=_WAIT_SECONDS if follow else 0)
+        messages = consumer.poll(wanted, timeout=_WAIT_SECONDS if follow else patience)
         if not messages and not follow:
             break
         for message in messages:

@@ -13,11 +13,11 @@ from typing import Annotated, Any
 import typer
 
 from txstore import DeadLetter, errors
-from txstore.cli.arguments import AsJson, GroupName, Limit, StorePath, noun
+from txstore.cli.arguments import AsJson, GroupName, Limit, StoreTarget, noun
 from txstore.cli.output import print_json, print_table
 from txstore.cli.progress import Progress
 from txstore.cli.records import text_of
-from txstore.inspection.opening import reading_broker, writing_broker
+from txstore.cli.target import reading, writing
 from txstore.inspection.records import body_facts
 
 __all__ = ["app"]
@@ -42,9 +42,9 @@ def letter_facts(letter: DeadLetter) -> dict[str, Any]:
 
 
 @app.command("list")
-def list_letters(path: StorePath, group: GroupName, limit: Limit = 100, as_json: AsJson = False) -> None:
+def list_letters(path: StoreTarget, group: GroupName, limit: Limit = 100, as_json: AsJson = False) -> None:
     """List a group's dead letters, oldest first."""
-    with reading_broker(path) as broker:
+    with reading(path) as broker:
         letters = broker.dead_letters(group, limit=limit)
     if as_json:
         print_json([letter_facts(letter) for letter in letters])
@@ -70,7 +70,7 @@ def list_letters(path: StorePath, group: GroupName, limit: Limit = 100, as_json:
 
 @app.command()
 def resend(
-    path: StorePath,
+    path: StoreTarget,
     group: GroupName,
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Message ids, as `list` shows.")] = None,
     every: Annotated[bool, typer.Option("--all", help="All of the group's dead letters.")] = False,
@@ -79,7 +79,7 @@ def resend(
     """Deliver dead letters to their group again."""
     if bool(ids) == every:
         raise errors.InvalidOptionError("no dead letters chosen\nhint: pass message ids, or --all")
-    with writing_broker(path) as broker:
+    with writing(path) as broker:
         letters = broker.dead_letters(group)
         missing = set(ids or []) - {letter.message_id for letter in letters}
         if missing:

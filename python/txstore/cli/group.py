@@ -16,10 +16,10 @@ import typer
 
 from txstore import ConsumeFromWhere, QueueLag, errors
 from txstore.cli.agreement import Yes, agreed, is_asked
-from txstore.cli.arguments import AsJson, GroupName, StorePath, TopicName, moment, noun
+from txstore.cli.arguments import AsJson, GroupName, StoreTarget, TopicName, moment, noun
 from txstore.cli.exit_codes import EXIT_FINDING, EXIT_OK
 from txstore.cli.output import print_facts, print_json, print_table
-from txstore.inspection.opening import reading_broker, writing_broker
+from txstore.cli.target import reading, writing
 
 __all__ = ["app"]
 
@@ -27,9 +27,9 @@ app: typer.Typer = noun("Consumer groups: list, describe, create, reset, delete.
 
 
 @app.command("list")
-def list_groups(path: StorePath, as_json: AsJson = False) -> None:
+def list_groups(path: StoreTarget, as_json: AsJson = False) -> None:
     """List the consumer groups with their topics and lag."""
-    with reading_broker(path) as broker:
+    with reading(path) as broker:
         found = [broker.describe_group(name) for name in broker.groups()]
     rows = [
         {"group": one.group, "topics": list(one.topics), "lag": one.lag, "dead_letters": one.dead_letters}
@@ -56,9 +56,9 @@ def lag_facts(row: QueueLag) -> dict[str, Any]:
 
 
 @app.command()
-def describe(path: StorePath, group: GroupName, as_json: AsJson = False) -> None:
+def describe(path: StoreTarget, group: GroupName, as_json: AsJson = False) -> None:
     """Show one group: its offset and lag in each queue."""
-    with reading_broker(path) as broker:
+    with reading(path) as broker:
         found = broker.describe_group(group)
     queues = [lag_facts(row) for row in found.queues]
     facts: dict[str, Any] = {
@@ -77,10 +77,10 @@ def describe(path: StorePath, group: GroupName, as_json: AsJson = False) -> None
 
 @app.command()
 def create(
-    path: StorePath, group: Annotated[str, typer.Argument(metavar="GROUP", help="Its name.")], as_json: AsJson = False
+    path: StoreTarget, group: Annotated[str, typer.Argument(metavar="GROUP", help="Its name.")], as_json: AsJson = False
 ) -> None:
     """Create a consumer group."""
-    with writing_broker(path) as broker:
+    with writing(path) as broker:
         broker.create_group(group)
     print_json({"group": group}) if as_json else print(f"group {group} exists")
 
@@ -93,7 +93,7 @@ def _target(text: str) -> ConsumeFromWhere | datetime | int:
 
 @app.command()
 def reset(
-    path: StorePath,
+    path: StoreTarget,
     group: GroupName,
     topic: TopicName,
     to: Annotated[str, typer.Option("--to", metavar="WHERE", help="first, last, a time, or an offset with --queue.")],
@@ -104,7 +104,7 @@ def reset(
     target = _target(to)
     if isinstance(target, int) and queue_id is None:
         raise errors.InvalidOptionError(f"offset {target} applies to one queue only\nhint: name it: --queue 0")
-    with writing_broker(path) as broker:
+    with writing(path) as broker:
         offsets = broker.reset_offsets(group, topic, target, queue_id=queue_id)
     if as_json:
         print_json({"group": group, "topic": topic, "offsets": {str(queue): at for queue, at in offsets.items()}})
@@ -113,16 +113,16 @@ def reset(
 
 
 @app.command()
-def delete(path: StorePath, group: GroupName, yes: Yes = False, as_json: AsJson = False) -> int:
+def delete(path: StoreTarget, group: GroupName, yes: Yes = False, as_json: AsJson = False) -> int:
     """Delete a group with its offsets and retries.
 
     With --yes, also delete its dead letters without asking.
     """
-    with reading_broker(path) as broker:
+    with reading(path) as broker:
         found = broker.describe_group(group)
     if not agreed(f"delete group {group} with its offsets and {found.dead_letters:,} dead letters?", yes):
         return EXIT_FINDING
-    with writing_broker(path) as broker:
+    with writing(path) as broker:
         # A person who was asked has seen the number of dead letters; a program must pass --yes.
         letters = broker.delete_group(group, force=yes or is_asked())
     if as_json:

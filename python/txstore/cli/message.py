@@ -14,10 +14,10 @@ from typing import Annotated
 import typer
 
 from txstore import StoredMessage
-from txstore.cli.arguments import AsJson, Limit, StorePath, TopicName, moment, noun
+from txstore.cli.arguments import AsJson, Limit, StoreTarget, TopicName, moment, noun
 from txstore.cli.output import print_facts, print_json, print_table, utc
 from txstore.cli.records import print_message, text_of
-from txstore.inspection.opening import reading_broker
+from txstore.cli.target import reading
 from txstore.inspection.records import message_facts
 
 __all__ = ["app"]
@@ -27,13 +27,13 @@ app: typer.Typer = noun("Messages: get, by-key, by-time.")
 
 @app.command()
 def get(
-    path: StorePath,
+    path: StoreTarget,
     message_id: Annotated[str, typer.Argument(metavar="ID", help="Its unique id, or its offset id.")],
     topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Search only this topic.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show one message in full."""
-    with reading_broker(path) as broker:
+    with reading(path) as broker:
         message = broker.message(message_id, topic=topic)
     if as_json:
         print_json(message_facts(message))
@@ -51,20 +51,20 @@ def get(
 
 @app.command()
 def by_key(
-    path: StorePath,
+    path: StoreTarget,
     topic: TopicName,
     key: Annotated[str, typer.Argument(metavar="KEY", help="One of the message's keys.")],
     limit: Limit = 64,
     as_json: AsJson = False,
 ) -> int:
     """Show messages with a key, newest first."""
-    with reading_broker(path) as broker:
+    with reading(path) as broker:
         return _print_found(broker.query(topic, key, limit), as_json=as_json)
 
 
 @app.command()
 def by_time(
-    path: StorePath,
+    path: StoreTarget,
     topic: TopicName,
     since: Annotated[str, typer.Option("--from", metavar="TIME", help="2026-01-31T12:00 (UTC), or 15m ago.")],
     until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only before this time.")] = None,
@@ -74,7 +74,7 @@ def by_time(
     """Show messages stored in a time range, oldest first."""
     begin = moment(since, "--from")
     end = None if until is None else moment(until, "--until")
-    with reading_broker(path) as broker:
+    with reading(path) as broker:
         return _print_found(broker.query_by_time(topic, begin, end, max_messages=limit), as_json=as_json)
 
 

@@ -14,10 +14,10 @@ from typing import Annotated
 
 import typer
 
-from txstore import EmbeddedBroker, MessageQueue, StoredMessage
-from txstore.cli.arguments import AsJson, StorePath, Tags, TopicName, noun
+from txstore import MessageQueue, StoredMessage
+from txstore.cli.arguments import AsJson, StoreTarget, Tags, TopicName, noun
 from txstore.cli.records import print_message
-from txstore.inspection.opening import reading_broker
+from txstore.cli.target import Operated, reading
 from txstore.listener import parse_tags
 
 __all__ = ["app"]
@@ -30,7 +30,7 @@ app: typer.Typer = noun()
 
 @app.command()
 def tail(
-    path: StorePath,
+    path: StoreTarget,
     topic: TopicName,
     tags: Tags = None,
     limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=0, help="Begin with the last N.")] = 10,
@@ -39,7 +39,7 @@ def tail(
 ) -> None:
     """Show a topic's newest messages, without acknowledging any."""
     wanted = parse_tags(tags)
-    with reading_broker(path) as broker:
+    with reading(path) as broker:
         broker.describe_topic(topic)
         ranges = {queue_id: (first, end) for _, queue_id, first, end in broker.queues(topic)}
         ends = {queue_id: end for queue_id, (_, end) in ranges.items()}
@@ -60,7 +60,7 @@ def tail(
 
 
 def _newest(
-    broker: EmbeddedBroker, queue: MessageQueue, first: int, end: int, tags: tuple[str, ...] | None, limit: int
+    broker: Operated, queue: MessageQueue, first: int, end: int, tags: tuple[str, ...] | None, limit: int
 ) -> list[StoredMessage]:
     """Returns the last `limit` messages of a queue. Reads batches backwards until enough have one of the tags."""
     at = end
@@ -77,9 +77,7 @@ def _newest(
     return found[len(found) - min(limit, len(found)) :]
 
 
-def _since(
-    broker: EmbeddedBroker, topic: str, ends: dict[int, int], tags: tuple[str, ...] | None
-) -> Iterator[StoredMessage]:
+def _since(broker: Operated, topic: str, ends: dict[int, int], tags: tuple[str, ...] | None) -> Iterator[StoredMessage]:
     """Yields the messages after `ends`, and advances `ends`."""
     came: list[StoredMessage] = []
     for _, queue_id, first, _ in broker.queues(topic):

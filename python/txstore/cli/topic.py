@@ -15,10 +15,10 @@ import typer
 from txstore import TopicDescription
 from txstore._native import is_system_topic
 from txstore.cli.agreement import Yes, agreed
-from txstore.cli.arguments import AsJson, StorePath, TopicName, noun
+from txstore.cli.arguments import AsJson, StoreTarget, TopicName, noun
 from txstore.cli.exit_codes import EXIT_FINDING, EXIT_OK
 from txstore.cli.output import print_facts, print_json, print_table
-from txstore.inspection.opening import reading_broker, writing_broker
+from txstore.cli.target import reading, writing
 
 __all__ = ["app"]
 
@@ -27,12 +27,12 @@ app: typer.Typer = noun("Topics: list, describe, create, delete.")
 
 @app.command("list")
 def list_topics(
-    path: StorePath,
+    path: StoreTarget,
     every: Annotated[bool, typer.Option("--all", help="Include system topics.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the topics and their numbers of messages."""
-    with reading_broker(path) as broker:
+    with reading(path) as broker:
         queues = {name: len(broker.describe_topic(name).read_queues) for name in broker.topics()}
         messages = dict.fromkeys(queues, 0)
         for queue in broker.queues():
@@ -69,9 +69,9 @@ def topic_facts(found: TopicDescription) -> dict[str, Any]:
 
 
 @app.command()
-def describe(path: StorePath, topic: TopicName, as_json: AsJson = False) -> None:
+def describe(path: StoreTarget, topic: TopicName, as_json: AsJson = False) -> None:
     """Show one topic: its queues, messages and groups."""
-    with reading_broker(path) as broker:
+    with reading(path) as broker:
         facts = topic_facts(broker.describe_topic(topic))
     if as_json:
         print_json(facts)
@@ -84,13 +84,13 @@ def describe(path: StorePath, topic: TopicName, as_json: AsJson = False) -> None
 
 @app.command()
 def create(
-    path: StorePath,
+    path: StoreTarget,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Its name.")],
     queues: Annotated[int | None, typer.Option("--queues", metavar="N", help="Number of queues (default: 4).")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a topic, or add queues to it."""
-    with writing_broker(path) as broker:
+    with writing(path) as broker:
         broker.create_topic(topic, queues)
         count = len(broker.write_queues(topic))
     if as_json:
@@ -100,16 +100,16 @@ def create(
 
 
 @app.command()
-def delete(path: StorePath, topic: TopicName, yes: Yes = False, as_json: AsJson = False) -> int:
+def delete(path: StoreTarget, topic: TopicName, yes: Yes = False, as_json: AsJson = False) -> int:
     """Delete a topic and its messages.
 
     Their records stay in the log until retention deletes them.
     """
-    with reading_broker(path) as broker:
+    with reading(path) as broker:
         messages = broker.describe_topic(topic).messages
     if not agreed(f"delete topic {topic} with {messages:,} messages?", yes):
         return EXIT_FINDING
-    with writing_broker(path) as broker:
+    with writing(path) as broker:
         messages = broker.delete_topic(topic)
     if as_json:
         print_json({"topic": topic, "messages": messages})

@@ -2,37 +2,50 @@
 
 In:     a transaction's id.
 Out:    text or JSON, an exit code.
-Always: an id means the newest transaction with that id. A transaction that ended in another way is an error.
+Always: an id means the newest transaction with that id; a unique prefix of at least 4 characters is enough. A
+        transaction that ended in another way is an error.
 Not here: the explanation of a transaction (`txstore.TransactionTrace`).
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from txstore import TraceEvent, TransactionState, errors
-from txstore._native import EndResult, Store, TransactionRow, WaitingHalf
-from txstore.cli.arguments import AsJson, StorePath, noun
+from txstore import (
+    EndResult,
+    LocalTransactionState,
+    PendingTransaction,
+    TraceEvent,
+    TransactionRow,
+    TransactionState,
+    TransactionTrace,
+    errors,
+)
+from txstore.cli.arguments import AsJson, StoreTarget, noun
 from txstore.cli.output import age, paint_state, print_facts, print_json, print_table, printable, utc
+from txstore.cli.target import Operated, Target, reading, writing
 from txstore.config import milliseconds
-from txstore.inspection.opening import reading, reading_broker, writing
 from txstore.message import utc as from_ms
+
+if TYPE_CHECKING:
+    from txstore.client.sending import RemoteEnd
 
 __all__ = ["app"]
 
-_BATCH = 1000
+_PREFIX_MIN = 4
+_SHOWN = 4
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 app: typer.Typer = noun("Transactions: list, show, explain, commit, rollback, discard, resume.")
-TransactionId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The transaction's id.")]
+TransactionId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The transaction's id, or how it begins.")]
 
 
 @app.command("list")
 def list_transactions(
-    path: StorePath,
+    path: StoreTarget,
     every: Annotated[bool, typer.Option("--all", help="Include ended ones; reads the whole log.")] = False,
     state: Annotated[
         TransactionState | None, typer.Option("--state", help="Only those in this state; reads the whole log.")
@@ -44,14 +57,15 @@ def list_transactions(
 ) -> None:
     """List pending transactions, or all transactions in the log."""
     pending = not every and state in (None, TransactionState.PENDING)
-    with reading(path) as store:
+    with reading(path) as broker:
         if pending:
-            rows = _waiting(store)
+            waiting = broker.transactions(group=group, topic=topic, limit=limit)
+            rows = [waiting_facts(one) for one in waiting]
             columns = ["transaction_id", "topic", "producer_group", "age", "checks", "last_check", "next_look"]
         else:
-            rows = [row_facts(row) for row in store.transactions() if state is None or row.state == state]
+            wanted: Any = state  # The overloads admit no union.
+            rows = [row_facts(row) for row in broker.transactions(wanted, group=group, topic=topic, limit=limit)]
             columns = ["transaction_id", "state", "topic", "producer_group", "prepared", "ended", "copies", "finals"]
-    rows = [row for row in rows if group in (None, row["producer_group"]) and topic in (None, row["topic"])][:limit]
     if as_json:
         print_json(rows)
     elif rows:
@@ -75,36 +89,26 @@ def _cell(row: dict[str, Any], column: str) -> Any:
     return row[column]
 
 
-def _waiting(store: Store) -> list[dict[str, Any]]:
-    """Returns pending transactions from the table, without reading the whole log."""
-    found: list[dict[str, Any]] = []
-    after = -1
-    while batch := store.halves_waiting(after, _BATCH):
-        found += [waiting_facts(store, half) for half in batch]
-        after = batch[-1].half_queue_offset
-    return found
-
-
-def waiting_facts(store: Store, half: WaitingHalf) -> dict[str, Any]:
+def waiting_facts(one: PendingTransaction) -> dict[str, Any]:
     """Returns one pending transaction with its owner, its checks and the time of the next look."""
-    message = store.half(half.half_queue_offset)
     return {
-        "transaction_id": message.transaction_id,
+        "transaction_id": one.transaction_id,
         "state": "pending",
-        "topic": message.real_topic,
-        "producer_group": half.producer_group,
-        "half_queue_offset": half.half_queue_offset,
-        "prepared_transaction_offset": half.prepared_transaction_offset,
-        "stored_age_ms": half.stored_age_ms,
-        "running": half.running,
-        "owner": half.owner,
-        "checks": half.checks,
-        "last_check_age_ms": half.last_check_age_ms,
-        "look_again_in_ms": half.look_again_in_ms,
+        "topic": one.topic,
+        "producer_group": one.producer_group,
+        "half_queue_offset": one.half_queue_offset,
+        "prepared_transaction_offset": one.prepared_transaction_offset,
+        "stored_age_ms": milliseconds(one.stored_age),
+        "running": one.running,
+        "owner": one.owner,
+        "checks": one.checks,
+        "last_check_age_ms": None if one.last_check is None else milliseconds(one.last_check),
+        "look_again_in_ms": None if one.next_check is None else milliseconds(one.next_check),
+        "why": one.why,
     }
 
 
-def row_facts(row: TransactionRow) -> dict[str, Any]:
+def row_facts(row: TransactionRow | TransactionTrace) -> dict[str, Any]:
     """Returns one transaction as the log tells it."""
     return {
         "transaction_id": row.transaction_id,
@@ -115,9 +119,9 @@ def row_facts(row: TransactionRow) -> dict[str, Any]:
         "ended_timestamp_ms": None if row.ended_timestamp is None else _since_epoch_ms(row.ended_timestamp),
         "checks": row.checks,
         "halves": [list(half) for half in row.halves],
-        "finals": row.finals,
-        "discards": row.discards,
-        "ops": row.ops,
+        "finals": list(row.finals),
+        "discards": list(row.discards),
+        "ops": list(row.ops),
     }
 
 
@@ -126,34 +130,33 @@ def _since_epoch_ms(time: datetime) -> int:
 
 
 @app.command()
-def show(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False) -> None:
+def show(path: StoreTarget, transaction_id: TransactionId, as_json: AsJson = False) -> None:
     """Show the facts of one transaction."""
-    with reading(path) as store:
-        row = store.transaction(transaction_id)
-        half = store.read_at(row.halves[-1][1]) if row.halves else None
-        facts = row_facts(row)
-        if half is not None:
-            facts |= {"keys": list(half.keys), "tags": half.tags, "body_bytes": len(half.body)}
+    with reading(path) as broker:
+        trace = _found(broker, transaction_id)
+    facts = row_facts(trace)
+    if trace.body_bytes is not None:
+        facts |= {"keys": list(trace.keys), "tags": trace.tags, "body_bytes": trace.body_bytes}
     if as_json:
         print_json(facts)
         return
-    ended = None if row.ended_timestamp is None else utc(row.ended_timestamp)
-    times = {"prepared": utc(row.prepared_timestamp), "ended": ended}
-    offsets = {"halves": [f"{q}@{c}" for q, c in row.halves], "finals": row.finals, "discards": row.discards}
+    ended = None if trace.ended_timestamp is None else utc(trace.ended_timestamp)
+    times = {"prepared": utc(trace.prepared_timestamp), "ended": ended}
+    offsets = {"halves": [f"{q}@{c}" for q, c in trace.halves], "finals": trace.finals, "discards": trace.discards}
     kept = {name: value for name, value in facts.items() if not name.endswith("_timestamp_ms")}
-    print_facts({**kept, **times, **offsets, "ops": sorted(set(row.ops))})
+    print_facts({**kept, **times, **offsets, "ops": sorted(set(trace.ops))})
 
 
 @app.command()
-def explain(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False) -> None:
+def explain(path: StoreTarget, transaction_id: TransactionId, as_json: AsJson = False) -> None:
     """Explain one transaction: its state and history."""
-    with reading_broker(path) as broker:
-        trace = broker.transaction(transaction_id)
-        row = broker.store.transaction(transaction_id)
-        waiting = None if trace.pending is None else _waiting_of(broker.store, row)
+    with reading(path) as broker:
+        trace = _found(broker, transaction_id)
     if as_json:
         events = [event_facts(event) for event in trace.events]
-        print_json({**row_facts(row), "history": events, "why": trace.why, "waiting": waiting, "next": trace.next_step})
+        waiting = None if trace.pending is None else waiting_facts(trace.pending)
+        said = {"history": events, "why": trace.why, "waiting": waiting, "next": trace.next_step}
+        print_json({**row_facts(trace), **said})
         return
     first, *rest = trace.explain().split("\n")
     print(printable(first.removesuffix(trace.state)) + paint_state(trace.state))
@@ -161,11 +164,31 @@ def explain(path: StorePath, transaction_id: TransactionId, as_json: AsJson = Fa
         print(printable(line))
 
 
-def _waiting_of(store: Store, row: TransactionRow) -> dict[str, Any] | None:
-    """Returns the facts of a pending transaction; None if it ended meanwhile."""
-    newest = row.halves[-1][0] if row.halves else 0
-    found = (half for half in store.halves_waiting(newest - 1, 1) if half.half_queue_offset == newest)
-    return next((waiting_facts(store, half) for half in found), None)
+def _found(broker: Operated, given: str) -> TransactionTrace:
+    """Returns a transaction by its id or a unique prefix of it. Looks among pending ones first, which is quick.
+
+    Raises TransactionNotFoundError, and InvalidOptionError if several ids begin so.
+    """
+    try:
+        return broker.transaction(given)
+    except errors.TransactionNotFoundError:
+        if len(given) < _PREFIX_MIN:
+            raise
+        for state in ("pending", None):
+            wanted: Any = state
+            found = {one.transaction_id for one in broker.transactions(wanted, id_prefix=given)}
+            if len(found) > 1:
+                shown = ", ".join(sorted(map(str, found))[:_SHOWN])
+                raise errors.InvalidOptionError(
+                    f"{len(found)} transactions begin with {given}\nhint: pass more of the id: {shown}"
+                ) from None
+            for name in found:
+                return broker.transaction(str(name))
+        raise
+
+
+def _id(broker: Operated, given: str) -> str:
+    return str(_found(broker, given).transaction_id or given)
 
 
 def event_facts(event: TraceEvent) -> dict[str, Any]:
@@ -182,47 +205,37 @@ def event_facts(event: TraceEvent) -> dict[str, Any]:
 
 
 @app.command()
-def commit(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False) -> None:
+def commit(path: StoreTarget, transaction_id: TransactionId, as_json: AsJson = False) -> None:
     """Commit a pending transaction by hand."""
-    with writing(path) as store:
-        end = store.end_transaction(
-            *_half(store, transaction_id), commit=True, transaction_id=transaction_id, by_hand=True
-        )
-    _print_end(transaction_id, end, as_json=as_json)
+    _end(path, transaction_id, LocalTransactionState.COMMIT, as_json=as_json)
 
 
 @app.command()
-def rollback(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False) -> None:
+def rollback(path: StoreTarget, transaction_id: TransactionId, as_json: AsJson = False) -> None:
     """Roll a pending transaction back by hand."""
-    with writing(path) as store:
-        end = store.end_transaction(
-            *_half(store, transaction_id), commit=False, transaction_id=transaction_id, by_hand=True
-        )
-    _print_end(transaction_id, end, as_json=as_json)
+    _end(path, transaction_id, LocalTransactionState.ROLLBACK, as_json=as_json)
+
+
+def _end(path: Target, given: str, state: LocalTransactionState, *, as_json: bool) -> None:
+    with writing(path) as broker:
+        name = _id(broker, given)
+        end = broker.end_transaction(name, state)
+    _print_end(name, end, as_json=as_json)
 
 
 @app.command()
-def discard(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False) -> None:
+def discard(path: StoreTarget, transaction_id: TransactionId, as_json: AsJson = False) -> None:
     """Discard a pending transaction.
 
     No consumer sees it. `resume` makes it pending again.
     """
-    with writing(path) as store:
-        end = store.discard(*_half(store, transaction_id))
-    _print_end(transaction_id, end, as_json=as_json)
+    with writing(path) as broker:
+        name = _id(broker, transaction_id)
+        end = broker.discard(name)
+    _print_end(name, end, as_json=as_json)
 
 
-def _half(store: Store, transaction_id: str) -> tuple[int, int]:
-    """Returns (half queue offset, physical offset) of the newest copy."""
-    row = store.transaction(transaction_id)
-    if not row.halves:
-        raise errors.AlreadyEndedError(
-            f"transaction {transaction_id} has already ended: {row.state}", outcome=row.state
-        )
-    return row.halves[-1]
-
-
-def _print_end(transaction_id: str, end: EndResult, *, as_json: bool) -> None:
+def _print_end(transaction_id: str, end: EndResult | RemoteEnd, *, as_json: bool) -> None:
     facts = {
         "transaction_id": transaction_id,
         "outcome": end.outcome,
@@ -237,19 +250,21 @@ def _print_end(transaction_id: str, end: EndResult, *, as_json: bool) -> None:
 
 
 @app.command()
-def resume(path: StorePath, transaction_id: TransactionId, as_json: AsJson = False) -> None:
+def resume(path: StoreTarget, transaction_id: TransactionId, as_json: AsJson = False) -> None:
     """Make a discarded transaction pending again.
 
     It becomes a new transaction with the same id.
     """
-    with writing(path) as store:
-        sent = store.resume(transaction_id)
+    with writing(path) as broker:
+        name = _id(broker, transaction_id)
+        sent = broker.resume(name)
     facts = {
-        "transaction_id": transaction_id,
-        "half_queue_offset": sent.queue_offset,
-        "prepared_transaction_offset": sent.physical_offset,
+        "transaction_id": name,
+        "half_queue_offset": None if sent is None else sent.queue_offset,
+        "prepared_transaction_offset": None if sent is None else sent.physical_offset,
     }
     if as_json:
         print_json(facts)
     else:
-        print(f"{transaction_id}: pending again, with its half at {sent.physical_offset}")
+        where = "" if sent is None else f", with its half at {sent.physical_offset}"
+        print(f"{name}: pending again{where}")

@@ -1,0 +1,107 @@
+"""The store that a command operates: a directory, or the server that has it open.
+
+In:     PATH, `--server ADDRESS`, and the variables that replace them.
+Out:    a `Target`, and the broker to call.
+Always: a command makes the same calls on a store of its own and on a server's.
+Not here: what a command does.
+
+The environment: TXSTORE_SERVER is an address and TXSTORE_PATH a directory; with either, a command takes no PATH. The
+address comes first if both are set. Accounts and TLS of the server: TXSTORE_ACCESS_KEY and TXSTORE_SECRET_KEY,
+TXSTORE_TLS (a PEM file of authorities).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import txstore
+from txstore import EmbeddedBroker
+from txstore.errors import InvalidOptionError, StoreLockedError
+from txstore.inspection.opening import reading_broker, writing_broker
+
+if TYPE_CHECKING:
+    from txstore import ConnectOptions, RemoteBroker
+
+__all__ = ["Operated", "Target", "connect", "reading", "target_of", "writing"]
+
+Operated: TypeAlias = "EmbeddedBroker | RemoteBroker"
+"""A broker that a command calls: of a store that it opened, or of a server."""
+
+PATH, SERVER = "TXSTORE_PATH", "TXSTORE_SERVER"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A store's directory, or the address of its server. As text it is what a command takes."""
+
+    path: str = ""
+    server: str | None = None
+
+    def __str__(self) -> str:
+        return self.path if self.server is None else f"--server {self.server}"
+
+
+def target_of(first: str | None, server: str | None, *, of_server: bool = True) -> Target | None:
+    """Returns the target of a command, unless `first`, its first argument, is the PATH.
+
+    `of_server` tells whether the command can operate a server's store.
+
+    Raises InvalidOptionError if both are given.
+    """
+    # No topic, group or id has these characters.
+    names_path = first is not None and ("/" in first or "." in first)
+    if server is not None:
+        if names_path:
+            raise InvalidOptionError(
+                f"both a path and a server are given: {first} and {server}\nhint: pass one of them", option="server"
+            )
+        return Target(server=server)
+    if names_path:
+        return None
+    if of_server and (address := os.environ.get(SERVER)):
+        return Target(server=address)
+    if path := os.environ.get(PATH):
+        return Target(path)
+    return None
+
+
+def connect(address: str) -> RemoteBroker:
+    """Connects to the server at an address: HOST:PORT or unix:FILE."""
+    options: ConnectOptions = {}
+    if key := os.environ.get("TXSTORE_ACCESS_KEY"):
+        options["access_key"] = key
+    if secret := os.environ.get("TXSTORE_SECRET_KEY"):
+        options["secret_key"] = secret
+    if authorities := os.environ.get("TXSTORE_TLS"):
+        options["tls"] = authorities
+    return txstore.connect(address, **options)
+
+
+@contextmanager
+def reading(target: Target) -> Iterator[Operated]:
+    """Opens a target for reading: takes no lock, and works while a program has the store open."""
+    if target.server is not None:
+        with connect(target.server) as remote:
+            yield remote
+    else:
+        with reading_broker(target.path) as broker:
+            yield broker
+
+
+@contextmanager
+def writing(target: Target) -> Iterator[Operated]:
+    """Opens a target for writing. Raises StoreLockedError if a program has the store open."""
+    with ExitStack() as opened:
+        if target.server is not None:
+            yield opened.enter_context(connect(target.server))
+            return
+        try:
+            broker = opened.enter_context(writing_broker(target.path))
+        except StoreLockedError as error:
+            hint = f"hint: if it is a server, pass its address instead of the path: --server ADDRESS, or {SERVER}"
+            raise StoreLockedError(f"{error}\n{hint}", pid=error.pid) from None
+        yield broker
