@@ -37,7 +37,7 @@ class NameServer(socketserver.ThreadingTCPServer):
                 answer = wire.call(code, fields)
             if answer.code != 0:
                 continue
-            for name, value in json.loads(answer.body).items():
+            for name, value in json.loads(answer.body or b"{}").items():
                 known = merged.setdefault(name, value)
                 if known is not value and isinstance(known, list):
                     known += value
@@ -113,3 +113,27 @@ def test_end_of_one_transaction_does_not_affect_the_other_broker_s(
             assert (
                 done.topic == "orders"
             )  # A check that was sent before the end may arrive after it, and changes nothing.
+
+
+def test_calls_of_operators_reach_both_brokers(cluster: tuple[str, list[Server]]) -> None:
+    names, servers = cluster
+    with txstore.connect(names, **SOON) as remote:
+        remote.create_topic("bills", 2)
+        assert [server.broker.has_topic("bills") for server in servers] == [True, True]
+        producer = remote.producer("p")
+        sent = [producer.send(Message("bills", b"x", keys=["k"]), queue_id=number) for number in (1, 65_536, 65_537)]
+        found = remote.describe_topic("bills")
+        assert [(one.queue_id, one.end) for one in found.queues] == [(0, 0), (1, 1), (65_536, 1), (65_537, 1)]
+        assert {one.message_id for one in remote.query("bills", "k")} == {one.message_id for one in sent}
+        assert remote.message(sent[2].message_id).message_id == sent[2].message_id
+        assert [one.message_id for one in remote.read("bills", 65_537, 0)[0]] == [sent[2].message_id]
+        remote.create_group("shipping")
+        assert [server.broker.has_group("shipping") for server in servers] == [True, True]
+        offsets = remote.reset_offsets("shipping", "bills", txstore.ConsumeFromWhere.LAST)
+        assert offsets == {0: 0, 1: 1, 65_536: 1, 65_537: 1}
+        assert sum(row.lag for row in remote.lag("shipping")) == 0
+        with pytest.raises(txstore.BrokerRefusedError, match="this connection has 2: broker-a, broker-b"):
+            remote.transactions()
+        producer.close()
+        assert remote.delete_topic("bills") == 3
+        assert [server.broker.has_topic("bills") for server in servers] == [False, False]

@@ -19,7 +19,7 @@ from txstore.client.rocketmq_admin import RocketMQAdmin, not_answered
 from txstore.client.sending import RemoteEnd, RemoteSent
 from txstore.config import Duration, as_timedelta
 from txstore.consumer.progress import DeadLetter, GroupDescription, QueueLag
-from txstore.errors import InvalidOptionError
+from txstore.errors import BrokerRefusedError, InvalidOptionError
 from txstore.message import ConsumeFromWhere, LocalTransactionState, SendStatus, SentMessage, transaction_id_of
 from txstore.remoting.administration import decode, decode_error, encode
 from txstore.remoting.refusals import refusal
@@ -281,8 +281,16 @@ class Administration:
                 raise error if error is not None else refusal(answer, f"{name}()", f"broker {broker}")
             self._knows_calls[broker] = False
         if name not in RocketMQAdmin.CALLS:
-            raise not_answered(name, ", ".join(brokers) or self._client.address)
+            raise _one_broker(name, brokers) if len(brokers) > 1 else not_answered(name, self._client.address)
         return await getattr(self._rocketmq, name)(**arguments)
+
+
+def _one_broker(name: str, brokers: Sequence[str]) -> BrokerRefusedError:
+    return BrokerRefusedError(
+        f"{name}() is a call to one broker, and this connection has {len(brokers)}: {', '.join(brokers)}\n"
+        "hint: connect to the address of the broker whose store you mean",
+        code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+    )
 
 
 def _factories(broker: str) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
-from txstore._native import Message, is_system_topic, validate_topic
+from txstore._native import Message, ResponseCode, is_system_topic, validate_topic
 from txstore.client.administration import Administration
 from txstore.client.blocking_administration import BlockingAdministration
 from txstore.client.checks import Checks
@@ -33,6 +33,7 @@ from txstore.client.sending import RemoteEnd, RemoteSent, Sending
 from txstore.config import must_not_be_negative
 from txstore.consumer import Consumer
 from txstore.errors import (
+    BrokerRefusedError,
     EmbeddedOnlyError,
     InvalidNameError,
     StoreClosedError,
@@ -87,10 +88,17 @@ class Session:
     async def end(
         self, transaction: str | SentMessage, state: LocalTransactionState, producer_group: str | None
     ) -> RemoteEnd:
-        """Ends a transaction: for its producer if this connection began it, otherwise by hand."""
+        """Ends a transaction: for its producer if this connection began it, otherwise by hand.
+
+        A RocketMQ broker ends nothing by hand: TransactionNotFoundError.
+        """
         name = transaction if isinstance(transaction, str) else transaction_id_of(transaction)
         if producer_group is None and not self.sending.has_begun(name) and state is not LocalTransactionState.UNKNOWN:
-            return await self.administration.end_by_hand(name, state)
+            try:
+                return await self.administration.end_by_hand(name, state)
+            except BrokerRefusedError as error:
+                if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    raise
         return await self.sending.end(transaction, state, producer_group)
 
     async def close(self) -> None:
