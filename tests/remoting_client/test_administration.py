@@ -106,7 +106,7 @@ def test_groups_are_created_reset_and_deleted(any_broker: Any, topic: str, group
         (first + timedelta(days=1), 4),
     ):
         assert any_broker.reset_offsets(group, topic, to) == {0: offset}
-        expected = [(0, offset, 4, 4 - offset)]
+        expected: list[tuple[int, int | None, int, int]] = [(0, offset, 4, 4 - offset)]
         eventually(partial(is_lag, any_broker, group, topic, expected))
     assert any_broker.reset_offsets(group, topic, 2, queue_id=0) == {0: 2}
     eventually(lambda: lag_of(any_broker, group, topic) == [(0, 2, 4, 2)])

@@ -20,6 +20,7 @@ from tests.unit.test_administration import ACCOUNTS, Unknown
 from tests.unit.test_cli_serve import serving
 from tests.waiting import eventually
 from txstore import Message, RemoteBroker
+from txstore.database import Database
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -154,6 +155,8 @@ def test_path_variable_replaces_the_argument(run: Run, tmp_path: Path, monkeypat
     done(run, "send", "bills", "hello")
     assert "hello" in done(run, "tail", "bills")
     assert "physical" in done(run, "store", "stat")
+    Database(str(tmp_path / "orders.db")).create_table()
+    done(run, "outbox", "list", tmp_path / "orders.db")
     assert run("tail")[0] == 2
     assert run("tail", "bills", "hello", "more")[0] == 2
 
@@ -201,6 +204,7 @@ def test_accounts_and_tls_come_from_the_environment(
 NAMED = {
     "dlq list {path} {group}": "dlq list {server} shipping",
     "group delete --yes": "group delete {server} shipping --yes",
+    "outbox list": "outbox list {database}",
     "serve": "serve --help",
     "store check": "store check {path}",
     "store create {path}": "store create {new}",
@@ -246,6 +250,7 @@ def test_commands_of_hints_are_known() -> None:
 def test_command_of_a_hint_runs(command: str, run: Run, path: Path, server: RemoteBroker, tmp_path: Path) -> None:
     closed = tmp_path / "closed.store"
     done(run, "store", "create", closed)
+    Database(str(tmp_path / "orders.db")).create_table()
     discarded = begin(server)
     server.discard(discarded)
     names = {
@@ -254,6 +259,7 @@ def test_command_of_a_hint_runs(command: str, run: Run, path: Path, server: Remo
         "{path}": str(path),
         "{closed}": str(closed),
         "{new}": str(tmp_path / "new.store"),
+        "{database}": str(tmp_path / "orders.db"),
     }
     words = command.replace("{server}", f"--server {server.address}").split()
     code, out, err = run(*(names.get(word, word) for word in words))

@@ -89,6 +89,8 @@ class _StoreCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Puts a PATH before the arguments if an option or a variable replaces it."""
+        if all(one.name != "path" for one in self.params):
+            return super().parse_args(ctx, args)
         try:
             given, _, _ = self.make_parser(ctx).parse_args(list(args))
         except typer.TyperException:
