@@ -909,6 +909,9 @@ def allow_end_again(transaction_id: str, outcome: TransactionState, wanted: Tran
     Raises InvalidOptionError for PENDING.
     """
 
+def network_file_system(directory: str | PathLike[str]) -> str | None:
+    """Returns the kind of network file system that a directory is on, as NFS; None for a local one. Raises OSError."""
+
 def unique_id() -> str:
     """Returns a new unique id as RocketMQ's clients create it: 32 upper-case hex digits."""
 
@@ -1335,6 +1338,21 @@ class _Limits(Protocol):
     def unread_timeout(self) -> float: ...
 
 @final
+class LocalListener:
+    """A listening Unix socket of a store, for which a server is started when a client connects."""
+
+    @staticmethod
+    def bind(address: str) -> LocalListener:
+        """Listens at a path, or at an abstract name, `@NAME`. Raises StoreIOError."""
+    def wait(self) -> bool:
+        """Waits until a client has connected. Returns False if `wake` was called instead."""
+    def wake(self) -> None:
+        """Ends a call of `wait`, the next one if none is waiting."""
+    @property
+    def descriptors(self) -> list[int]:
+        """The numbers of its descriptors, which a forked child closes."""
+
+@final
 class RemotingServer:
     """A listening server. The engine answers sends, ends and pulls; the other requests are events for Python."""
 
@@ -1345,6 +1363,7 @@ class RemotingServer:
         listen: Sequence[str],
         limits: _Limits,
         unix: str | PathLike[str] | None = None,
+        local: LocalListener | None = None,
         io_threads: int = 2,
         secrets: _Secrets | None = None,
     ) -> RemotingServer:

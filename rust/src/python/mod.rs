@@ -62,7 +62,7 @@ mod _native {
     use super::retention::{Expired, LogFile};
     #[cfg(feature = "server")]
     #[pymodule_export]
-    use super::server::RemotingServer;
+    use super::server::{LocalListener, RemotingServer};
     #[pymodule_export]
     use super::statistics::StoreStat;
     #[pymodule_export]
@@ -72,7 +72,7 @@ mod _native {
     #[pymodule_export]
     use super::transaction::{DueHalves, EndResult, TopicEnds, TransactionRow, WaitingHalf, allow_end_again};
     #[pymodule_export]
-    use super::{delay_level_ms, java_hash_code, log_panics_as_json, unique_id};
+    use super::{delay_level_ms, java_hash_code, log_panics_as_json, network_file_system, unique_id};
 
     use pyo3::prelude::*;
 
@@ -95,14 +95,26 @@ mod _native {
 /// Creates a new unique id in the format of RocketMQ's clients.
 #[pyfunction]
 fn unique_id() -> String {
-    static IDS: std::sync::OnceLock<UniqueIds> = std::sync::OnceLock::new();
+    // A forked child must not continue its parent's ids. The interpreter's lock is held during a fork, so no other
+    // thread holds this one then.
+    static IDS: crate::base::sync::unmodelled::Mutex<Option<(u32, UniqueIds)>> =
+        crate::base::sync::unmodelled::Mutex::new(None);
     let clock = SystemClock;
-    let ids = IDS.get_or_init(|| {
-        let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
+    let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
+    let mut known = IDS.lock();
+    if known.as_ref().is_none_or(|(process, _)| *process != pid) {
         let mixed = clock.wall().0.cast_unsigned().wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        UniqueIds::new(std::net::Ipv4Addr::LOCALHOST.into(), pid, u32::try_from(mixed >> 32).unwrap_or(0))
-    });
-    ids.next(clock.wall()).as_str().to_owned()
+        let salt = u32::try_from(mixed >> 32).unwrap_or(0);
+        *known = Some((pid, UniqueIds::new(std::net::Ipv4Addr::LOCALHOST.into(), pid, salt)));
+    }
+    let id = known.as_ref().map(|(_, ids)| ids.next(clock.wall()).as_str().to_owned());
+    id.unwrap_or_default()
+}
+
+/// Returns the kind of network file system that a directory is on.
+#[pyfunction]
+fn network_file_system(py: Python<'_>, directory: std::path::PathBuf) -> PyResult<Option<&'static str>> {
+    call::detached(py, || crate::storage::disk::network_file_system(&directory))
 }
 
 /// Logs panics as JSON, from now on and in the whole process.

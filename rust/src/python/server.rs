@@ -24,6 +24,7 @@ use crate::server::check_request::check_request;
 use crate::server::deadlines::TimeLimits;
 use crate::server::event::{Answer, Response};
 use crate::server::listener::{Server, ServerOptions};
+use crate::server::local;
 use crate::server::tables::Subscription;
 use crate::server::tls::TlsOptions;
 use crate::server::traffic::{Kind, SIZE_BOUNDS};
@@ -122,6 +123,31 @@ impl Limits {
     }
 }
 
+/// A listening Unix socket of a store, for which a server is started when a client connects.
+#[pyclass(frozen, module = "txstore._native")]
+pub(super) struct LocalListener(local::LocalListener);
+
+#[pymethods]
+impl LocalListener {
+    #[staticmethod]
+    fn bind(py: Python<'_>, address: &str) -> PyResult<Self> {
+        local::LocalListener::bind(address).map(Self).or_raise(py)
+    }
+
+    fn wait(&self, py: Python<'_>) -> PyResult<bool> {
+        detached(py, || self.0.wait())
+    }
+
+    fn wake(&self) {
+        self.0.wake();
+    }
+
+    #[getter]
+    fn descriptors(&self) -> [i32; 2] {
+        self.0.descriptors()
+    }
+}
+
 /// A server. It listens until it is stopped.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct RemotingServer {
@@ -132,13 +158,15 @@ pub(super) struct RemotingServer {
 #[pymethods]
 impl RemotingServer {
     #[staticmethod]
-    #[pyo3(signature = (store, *, listen, limits, unix=None, io_threads=2, secrets=None))]
+    #[pyo3(signature = (store, *, listen, limits, unix=None, local=None, io_threads=2, secrets=None))]
+    #[allow(clippy::too_many_arguments)] // Each is a keyword of the Python call.
     fn start(
         py: Python<'_>,
         store: &Bound<'_, Store>,
         listen: Vec<String>,
         limits: Limits,
         unix: Option<PathBuf>,
+        local: Option<&Bound<'_, LocalListener>>,
         io_threads: usize,
         secrets: Option<Secrets>,
     ) -> PyResult<Self> {
@@ -155,6 +183,7 @@ impl RemotingServer {
         let options = ServerOptions {
             listen,
             unix,
+            local: local.map(|local| local.get().0.socket()).transpose().or_raise(py)?,
             io_threads,
             connections_max: limits.connections_max,
             memory_max: limits.memory_max,

@@ -181,7 +181,7 @@ impl Store {
         let done = detached(py, || self.store.append_once(&new)?.acknowledged())?;
         let name = |once: &Once| match once {
             Once::Appended(_) => "appended",
-            Once::Present => "present",
+            Once::Present(_) => "present",
             Once::InDoubt => "in_doubt",
         };
         Ok(done.iter().map(name).collect())

@@ -2,13 +2,17 @@
 //!
 //! In:     `END_TRANSACTION`, mostly one-way.
 //! Out:    outcomes, also of a transaction that already ended differently.
+//!         A client that reconnects says which of its local transactions still run (`running`, a field of txstore), so
+//!         that their checks come to it first.
 //! Always: offsets and group must match the half message, so a forged end changes nothing. A repeated end succeeds.
 //!         Only the engine's rules decide.
 //! Not here: checks.
 
+use super::accounts::ACCESS_KEY;
 use super::counters::Counters;
 use super::fields::{Refusal, is_true, number, text};
 use super::service::Service;
+use super::session::Session;
 use crate::base::error::{Error, Result as EngineResult};
 use crate::remoting::codes::response;
 use crate::remoting::command::Command;
@@ -19,7 +23,7 @@ const UNKNOWN: i32 = 0;
 const COMMIT: i32 = 8;
 const ROLLBACK: i32 = 12;
 
-pub(super) async fn end(service: &Service, request: &Command) -> Result<Command, Refusal> {
+pub(super) async fn end(service: &Service, session: &Session, request: &Command) -> Result<Command, Refusal> {
     let counters = &service.counters;
     let from_check = is_true(request, "fromTransactionCheck");
     if from_check {
@@ -37,6 +41,10 @@ pub(super) async fn end(service: &Service, request: &Command) -> Result<Command,
             if from_check {
                 let group = request.ext_fields.get("producerGroup");
                 service.store.check_unknown(half, group)?;
+            } else if is_true(request, "running") {
+                let group = text(request, "producerGroup")?;
+                let owner = service.producer(session, group, request.ext_fields.get(ACCESS_KEY)).await?;
+                service.store.set_owner(half, group, owner)?;
             }
             return Ok(request.response(response::SUCCESS, None));
         }

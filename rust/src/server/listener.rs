@@ -42,6 +42,7 @@ pub struct Server {
     stopping: watch::Sender<bool>,
     runtime: Mutex<Option<Runtime>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    process: u32,
 }
 
 impl Server {
@@ -60,8 +61,8 @@ impl Server {
         runtime.spawn(beat(Arc::clone(&service), stopped));
         let closing = Arc::clone(&service);
         runtime.spawn(async move { closing.close_the_largest().await });
-        let server =
-            Self { service, addresses, stopping, runtime: Mutex::new(Some(runtime)), threads: Mutex::default() };
+        let (runtime, process) = (Mutex::new(Some(runtime)), std::process::id());
+        let server = Self { service, addresses, stopping, runtime, threads: Mutex::default(), process };
         server.spawn("txstore-arrivals", |service| Arc::clone(&service.arrivals).run(&service.store))?;
         server.spawn("txstore-durable", |service| service.durable.run(&service.store))?;
         Ok(server)
@@ -85,6 +86,12 @@ impl Server {
 
     /// Ends all remaining work at once. Idempotent.
     pub fn stop(&self) {
+        if self.process != std::process::id() {
+            // The threads are the parent's. Waiting for them would never end.
+            std::mem::forget(self.runtime.lock().take());
+            std::mem::forget(std::mem::take(&mut *self.threads.lock()));
+            return;
+        }
         self.stop_listening();
         self.service.policy.close();
         self.service.durable.stop();
@@ -115,15 +122,26 @@ impl Drop for Server {
 enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
+    /// The store's own socket. Its clients could write the files themselves, so they need no account.
+    Local(UnixListener),
 }
 
 impl Listener {
     async fn accept(&self) -> io::Result<Stream> {
         match self {
             Self::Tcp(listener) => listener.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
-            Self::Unix(listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
+            Self::Unix(listener) | Self::Local(listener) => {
+                listener.accept().await.map(|(stream, _)| Stream::Unix(stream))
+            }
         }
     }
+}
+
+/// Returns whether a client may connect at all. A Unix socket serves its owner and root.
+fn may_connect(stream: &Stream) -> bool {
+    let Stream::Unix(unix) = stream else { return true };
+    let own = rustix::process::geteuid().as_raw();
+    unix.peer_cred().is_ok_and(|peer| peer.uid() == own || peer.uid() == 0)
 }
 
 fn bind_all(options: &ServerOptions, runtime: &Runtime) -> Result<(Vec<Listener>, Vec<SocketAddr>)> {
@@ -140,6 +158,11 @@ fn bind_all(options: &ServerOptions, runtime: &Runtime) -> Result<(Vec<Listener>
     if let Some(path) = &options.unix {
         listeners.push(Listener::Unix(bind_unix(path)?));
     }
+    if let Some(socket) = &options.local {
+        let failed = |error| Error::from_io("listen at", "the local socket", error);
+        let socket = socket.try_clone().map_err(failed)?;
+        listeners.push(Listener::Local(UnixListener::from_std(socket).map_err(failed)?));
+    }
     Ok((listeners, addresses))
 }
 
@@ -154,8 +177,9 @@ async fn accept(service: Arc<Service>, listener: Listener, mut stopping: watch::
             _ = stopping.changed() => return,
         };
         match accepted {
+            Ok(stream) if !may_connect(&stream) => Counters::count(&service.counters.connections_refused),
             Ok(stream) => {
-                if let Some(session) = service.join(&stream) {
+                if let Some(session) = service.join(&stream, matches!(listener, Listener::Local(_))) {
                     tokio::spawn(serve(Arc::clone(&service), session, stream, stopping.clone()));
                 }
             }

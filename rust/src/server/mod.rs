@@ -18,6 +18,7 @@ mod end;
 pub mod event;
 mod fields;
 pub mod listener;
+pub mod local;
 mod offset;
 pub mod options;
 mod outbox;

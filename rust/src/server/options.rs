@@ -4,6 +4,7 @@
 //! Out:    plain values.
 
 use std::net::SocketAddr;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -17,6 +18,8 @@ pub struct ServerOptions {
     pub listen: Vec<SocketAddr>,
     /// The path of a Unix socket.
     pub unix: Option<PathBuf>,
+    /// The store's own socket, for processes of the same user.
+    pub local: Option<UnixListener>,
     /// The number of threads for connections.
     pub io_threads: usize,
     /// The maximum number of open connections. Further ones are closed at once.

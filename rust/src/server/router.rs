@@ -48,7 +48,7 @@ async fn obey(service: &Service, session: &Session, request: Command) -> Result<
     match row.map_or(Handler::Refused, |row| row.handler) {
         Handler::Send => send::send(service, session, &request).await,
         Handler::Pull => pull::pull(service, session, &request).await,
-        Handler::End => end::end(service, &request).await,
+        Handler::End => end::end(service, session, &request).await,
         Handler::Offset => update_offset(service, session, request).await,
         Handler::Python => service.decide(session, request).await,
         Handler::Client | Handler::Refused => {

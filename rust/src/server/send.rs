@@ -22,7 +22,7 @@ use crate::record::offset_message_id;
 use crate::record::properties::{PRODUCER_GROUP, Properties, SHARDING_KEY, TRANSACTION_PREPARED};
 use crate::remoting::codes::{request as codes, response};
 use crate::remoting::command::Command;
-use crate::store::{NewHalfMessage, NewMessage, Sent, Wait};
+use crate::store::{NewHalfMessage, NewMessage, Once, Sent, Wait};
 
 /// The maximum number of retries for a message if neither client nor group sets one.
 const RETRIES_MAX: i32 = 16;
@@ -41,6 +41,8 @@ struct Header<'a> {
     reconsume_times: i32,
     retries_max: i32,
     batch: bool,
+    /// The client sends the message again because it does not know whether it was stored (a field of txstore).
+    once: bool,
 }
 
 impl<'a> Header<'a> {
@@ -58,6 +60,7 @@ impl<'a> Header<'a> {
             reconsume_times: number_or(request, name("reconsumeTimes", "j"), 0)?,
             retries_max: number_or(request, name("maxReconsumeTimes", "l"), RETRIES_MAX)?,
             batch: is_true(request, name("batch", "m")) || request.code == codes::SEND_BATCH_MESSAGE,
+            once: is_true(request, "once"),
         })
     }
 
@@ -105,10 +108,27 @@ pub(super) async fn send(service: &Service, session: &Session, request: &Command
     }
     let queue_id = queue(service, &entry, if dead.is_some() { 0 } else { header.queue_id })?;
     let message = NewMessage { envelope: &envelope, body: part.body, queue_id };
-    let written = service.store.append_one(&message, Wait::Yes)?;
-    let sent = [service.acknowledged(written).await?];
+    let sent = if header.once {
+        append_once(service, &[message]).await?
+    } else {
+        let written = service.store.append_one(&message, Wait::Yes)?;
+        vec![service.acknowledged(written).await?]
+    };
     count(&entry, kind_of(&envelope), &sent);
     Ok(stored(service, request, &sent))
+}
+
+/// Stores those of the messages that are not stored yet, and returns the offsets of all.
+async fn append_once(service: &Service, messages: &[NewMessage<'_>]) -> Result<Vec<Sent>, Refusal> {
+    let written = service.store.append_once(messages)?;
+    let done = service.acknowledged(written).await?.into_iter().map(|once| match once {
+        Once::Appended(sent) | Once::Present(sent) => Ok(sent),
+        Once::InDoubt => {
+            let remark = "the message may have been stored, and retention has removed it since";
+            Err(Refusal::new(response::QUERY_NOT_FOUND, remark))
+        }
+    });
+    done.collect()
 }
 
 /// Returns whether the properties mark a half message. Ignores case, as RocketMQ does.
@@ -190,8 +210,12 @@ async fn send_batch(
     let bodies = parts.iter().map(|part| part.body);
     let messages: Vec<NewMessage<'_>> =
         envelopes.iter().zip(bodies).map(|(envelope, body)| NewMessage { envelope, body, queue_id }).collect();
-    let written = service.store.append(&messages, Wait::Yes)?;
-    let sent = service.acknowledged(written).await?;
+    let sent = if header.once {
+        append_once(service, &messages).await?
+    } else {
+        let written = service.store.append(&messages, Wait::Yes)?;
+        service.acknowledged(written).await?
+    };
     for (sent, envelope) in sent.iter().zip(&envelopes) {
         count(&entry, kind_of(envelope), std::slice::from_ref(sent));
     }

@@ -95,6 +95,9 @@ impl Service {
 
     /// Checks whether the session's account may send a request. Always passes without accounts.
     pub(super) fn admit(&self, session: &Session, request: &Command) -> Result<(), Refusal> {
+        if session.is_trusted {
+            return Ok(());
+        }
         let Some(accounts) = self.accounts.read().clone() else { return Ok(()) };
         let Err(denied) = access::admit(&accounts, request, |named| self.topic_at(named)) else { return Ok(()) };
         let (counter, remark) = match denied {
@@ -284,7 +287,7 @@ impl Service {
         }
     }
 
-    pub(super) fn join(&self, stream: &Stream) -> Option<Arc<Session>> {
+    pub(super) fn join(&self, stream: &Stream, is_trusted: bool) -> Option<Arc<Session>> {
         let mut sessions = self.sessions.lock();
         if u32::try_from(sessions.len()).is_ok_and(|open| open >= self.connections_max) {
             Counters::count(&self.counters.connections_refused);
@@ -293,7 +296,7 @@ impl Service {
         Counters::count(&self.counters.connections_accepted);
         self.counters.connections.fetch_add(1, Relaxed);
         let id = self.next_session.fetch_add(1, Relaxed) + 1;
-        let session = Arc::new(Session::new(id, stream.peer(), Account::new(&self.budget, id)));
+        let session = Arc::new(Session::new(id, stream.peer(), Account::new(&self.budget, id), is_trusted));
         sessions.insert(id, Arc::clone(&session));
         Some(session)
     }

@@ -31,11 +31,13 @@ pub(super) struct Session {
     pub(super) asked: Mutex<HashSet<i32>>,
     /// The number of offset updates that wait for Python.
     pub(super) updates_waiting: AtomicUsize,
+    /// Whether it needs no account, because it connected through the store's own socket.
+    pub(super) is_trusted: bool,
 }
 
 impl Session {
     /// `peer` is the client's address, or `None` for a local client that connected through a file.
-    pub(super) fn new(id: u64, peer: Option<SocketAddr>, account: Arc<Account>) -> Self {
+    pub(super) fn new(id: u64, peer: Option<SocketAddr>, account: Arc<Account>, is_trusted: bool) -> Self {
         Self {
             id,
             address: peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_string()),
@@ -47,6 +49,7 @@ impl Session {
             denied: AtomicBool::new(false),
             asked: Mutex::default(),
             updates_waiting: AtomicUsize::new(0),
+            is_trusted,
         }
     }
 

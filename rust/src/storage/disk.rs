@@ -32,6 +32,14 @@ use crate::base::units::TimestampMs;
 
 const EXT_MAGIC: fs::FsWord = 0xEF53; // ext2 to ext4
 const TMPFS_MAGIC: fs::FsWord = 0x0102_1994;
+const NETWORK_MAGICS: [(fs::FsWord, &str); 6] = [
+    (0x6969, "NFS"),
+    (0xFF53_4D42, "CIFS"),
+    (0xFE53_4D42, "CIFS"),
+    (0x517B, "CIFS"),
+    (0x0102_1997, "9p"),
+    (0x6573_5546, "FUSE"),
+];
 const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
 const BLANK_BLOCK_BYTES: usize = 4096; // how many bytes `is_blank` reads in one step
@@ -308,6 +316,17 @@ impl DiskFile {
         }
         Ok(())
     }
+}
+
+/// Returns the kind of file system that a directory is on, if other machines may have it mounted, or if it may not keep
+/// locks and sockets as a local one does.
+pub fn network_file_system(root: &Path) -> Result<Option<&'static str>> {
+    let stat = retry_on_intr(|| fs::statfs(root)).map_err(|error| Error::from_io("look at", root, error.into()))?;
+    Ok(network_kind(stat.f_type))
+}
+
+fn network_kind(file_system: fs::FsWord) -> Option<&'static str> {
+    NETWORK_MAGICS.iter().find(|(magic, _)| *magic == file_system).map(|(_, kind)| *kind)
 }
 
 /// Returns whether written bytes can be written again on a full disk. If a file system copies on write (btrfs; XFS for

@@ -6,7 +6,7 @@
 //!         the index, which covers the whole log, so nothing else is remembered.
 //! Not here: who calls again, and when (Python decides this).
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use super::batch::{Purpose, Unacknowledged, Wait};
 use super::{NewMessage, Sent, Shared, Store};
@@ -15,6 +15,7 @@ use crate::base::java;
 use crate::base::names::SCHEDULE_TOPIC;
 use crate::base::units::{PhysicalOffset, TimestampMs};
 use crate::record::RecordView;
+use crate::record::message_id::MessageId;
 use crate::record::properties::UNIQUE_KEY;
 
 /// What became of a message that may already have been in the log.
@@ -22,11 +23,18 @@ use crate::record::properties::UNIQUE_KEY;
 pub enum Once {
     /// It was appended by this call.
     Appended(Sent),
-    /// A record with its id and topic was there before. Nothing was written.
-    Present,
+    /// A record with its id and topic was there before, at these offsets. Nothing was written.
+    Present(Sent),
     /// No record with its id is left, but the message is older than the oldest record, so retention may have removed
     /// it. Nothing was written.
     InDoubt,
+}
+
+/// What becomes of one message of a call. An index is that of a message that the call appends.
+enum Fate {
+    Known(Once),
+    New(usize),
+    SameAs(usize),
 }
 
 impl Store {
@@ -50,54 +58,67 @@ impl Store {
             oldest.is_some_and(|oldest| born.is_none_or(|born| born < oldest))
         };
         // Two rows of one id in a call: the second one is there when its turn comes.
-        let mut new = BTreeSet::new();
-        let mut fate: Vec<Option<Once>> = Vec::with_capacity(messages.len());
+        let mut new = BTreeMap::new();
+        let mut fate = Vec::with_capacity(messages.len());
         let mut absent = Vec::new();
-        for ((message, id), is_present) in messages.iter().zip(&ids).zip(present) {
-            fate.push(if is_present || new.contains(&(&*message.envelope.topic, *id)) {
-                Some(Once::Present)
+        for ((message, id), found) in messages.iter().zip(&ids).zip(present) {
+            fate.push(if let Some(sent) = found {
+                Fate::Known(Once::Present(sent))
+            } else if let Some(first) = new.get(&(&*message.envelope.topic, *id)) {
+                Fate::SameAs(*first)
             } else if is_in_doubt(message) {
-                Some(Once::InDoubt)
+                Fate::Known(Once::InDoubt)
             } else {
-                new.insert((&*message.envelope.topic, *id));
+                new.insert((&*message.envelope.topic, *id), absent.len());
                 absent.push(*message);
-                None
+                Fate::New(absent.len() - 1)
             });
         }
         let mut inner = shared.lock_to_send(Wait::Yes)?;
         let mut sent = Vec::with_capacity(absent.len());
-        shared.append_in(&mut inner, &absent, Wait::Yes, |one| sent.push(Once::Appended(one)))?;
-        let mut sent = sent.into_iter();
-        let done = fate.into_iter().filter_map(|fate| fate.or_else(|| sent.next())).collect();
+        shared.append_in(&mut inner, &absent, Wait::Yes, |one| sent.push(one))?;
+        let done = fate.into_iter().filter_map(|fate| match fate {
+            Fate::Known(once) => Some(once),
+            Fate::New(index) => sent.get(index).cloned().map(Once::Appended),
+            Fate::SameAs(index) => sent.get(index).cloned().map(|sent| Once::Present(Sent { size: 0, ..sent })),
+        });
+        let done = done.collect();
         Ok(shared.unacknowledged(inner, Purpose::Message, done))
     }
 }
 
 impl Shared {
-    /// Returns for each message whether the log has a record with its id and topic.
-    fn present(&self, messages: &[NewMessage<'_>], ids: &[&str]) -> Result<Vec<bool>> {
+    /// Returns for each message the record with its id and topic, if the log has one.
+    fn present(&self, messages: &[NewMessage<'_>], ids: &[&str]) -> Result<Vec<Option<Sent>>> {
         let keys = messages.iter().zip(ids).flat_map(|(message, id)| topics_of(message).map(move |topic| (topic, *id)));
         let candidates = self.candidates_of(keys.map(|(topic, id)| java::index_hash(topic, id)))?;
-        let is_present = |(message, id): (&NewMessage<'_>, &&str)| -> Result<bool> {
+        let present = |(message, id): (&NewMessage<'_>, &&str)| -> Result<Option<Sent>> {
             for topic in topics_of(message) {
                 for physical_offset in candidates.get(&java::index_hash(topic, id)).into_iter().flatten() {
-                    if self.is_record(*physical_offset, topic, id)? {
-                        return Ok(true);
+                    if let Some(found) = self.record_of(*physical_offset, topic, id)? {
+                        return Ok(Some(found));
                     }
                 }
             }
-            Ok(false)
+            Ok(None)
         };
-        messages.iter().zip(ids).map(is_present).collect()
+        messages.iter().zip(ids).map(present).collect()
     }
 
-    /// Returns whether the record at an offset has this topic and unique id.
-    fn is_record(&self, physical_offset: PhysicalOffset, topic: &str, id: &str) -> Result<bool> {
-        let is_it =
-            |view: &RecordView<'_>, _: &[u8]| view.topic == topic && view.properties.get_str(UNIQUE_KEY) == Some(id);
-        match self.log.read(physical_offset, self.log.appended(), is_it) {
+    /// Returns the offsets of the record at an offset, if it has this topic and unique id.
+    fn record_of(&self, physical_offset: PhysicalOffset, topic: &str, id: &str) -> Result<Option<Sent>> {
+        let sent = |view: &RecordView<'_>, _: &[u8]| {
+            (view.topic == topic && view.properties.get_str(UNIQUE_KEY) == Some(id)).then(|| Sent {
+                unique_id: MessageId::Text(id.into()),
+                physical_offset,
+                queue_offset: view.queue_offset,
+                queue_id: view.queue_id,
+                size: 0,
+            })
+        };
+        match self.log.read(physical_offset, self.log.appended(), sent) {
             // The index may still contain records that retention removed.
-            Err(Error::OffsetTooOld { .. } | Error::MessageNotFound { .. }) => Ok(false),
+            Err(Error::OffsetTooOld { .. } | Error::MessageNotFound { .. }) => Ok(None),
             found => found,
         }
     }

@@ -62,6 +62,21 @@ impl Store {
         Ok(is_it)
     }
 
+    /// Notes which producer sent a half message, after the store was opened again. Returns whether the transaction is
+    /// pending at this position and belongs to the group. Otherwise notes nothing.
+    pub fn set_owner(&self, half: HalfCopy, group: &str, owner: u32) -> Result<bool> {
+        self.shared.check_open()?;
+        let mut inner = self.shared.inner.lock();
+        let table = &mut inner.derived.table;
+        let Some(key) = table.find(half.queue_offset) else { return Ok(false) };
+        let is_it =
+            table.get(key).is_some_and(|entry| entry.has_copy_at(half.physical_offset) && group == table.group(entry));
+        if is_it {
+            table.set_owner(key, owner);
+        }
+        Ok(is_it)
+    }
+
     /// Notes that a half's local transaction ended in this process. The transaction's age counts from now.
     pub fn local_transaction_ended(&self, half_queue_offset: u64) -> Result<()> {
         self.shared.check_open()?;

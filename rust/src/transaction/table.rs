@@ -236,6 +236,13 @@ impl Table {
         }
     }
 
+    /// Notes which producer is asked first.
+    pub fn set_owner(&mut self, key: Key, owner: u32) {
+        if let Some(entry) = self.get_mut(key) {
+            entry.owner = owner;
+        }
+    }
+
     /// Notes that a local transaction ended in this process. The transaction's age counts from now.
     pub fn local_ended(&mut self, key: Key, now_ms: i64) {
         if let Some(entry) = self.get_mut(key).filter(|entry| entry.running) {

@@ -38,6 +38,7 @@ impl Served {
         let options = ServerOptions {
             listen: vec![anywhere],
             unix: None,
+            local: None,
             io_threads: 1,
             connections_max: 10,
             host: anywhere,

@@ -263,3 +263,14 @@ fn a_store_directory_is_made_with_its_owner_only() {
     Disk::create(&root).unwrap();
     assert!(Disk::create(&root.join("a/b")).is_err());
 }
+
+/// Two machines would each see the lock as free, or the socket as dead.
+#[test]
+fn network_file_systems_are_told_from_local_ones() {
+    for (magic, kind) in [(0x6969, "NFS"), (0xFF53_4D42, "CIFS"), (0x0102_1997, "9p"), (0x6573_5546, "FUSE")] {
+        assert_eq!(super::network_kind(magic), Some(kind));
+    }
+    for local in [super::EXT_MAGIC, super::TMPFS_MAGIC, 0x9123_683E, 0x5846_5342, 0x794C_7630] {
+        assert_eq!(super::network_kind(local), None, "{local:#x}");
+    }
+}

@@ -33,7 +33,7 @@ fn append_once(store: &Store, envelopes: &[Envelope]) -> Vec<&'static str> {
 fn name_of(once: &Once) -> &'static str {
     match once {
         Once::Appended(_) => "appended",
-        Once::Present => "present",
+        Once::Present(_) => "present",
         Once::InDoubt => "in doubt",
     }
 }
