@@ -2,7 +2,8 @@
 
 A producer stores a half message that no consumer sees, runs its local transaction, then commits or rolls back. If the
 process crashes in between, a check asks the service later how the local transaction ended. `txstore.open(path)` opens a
-store, `txstore.connect(address)` connects to a broker elsewhere. The names in `__all__` are the public API.
+store, alone or with other processes, `txstore.connect(address)` connects to a broker elsewhere. The names in `__all__`
+are the public API.
 """
 
 import importlib
@@ -16,7 +17,7 @@ if sys.platform != "linux":
 from txstore import _native
 from txstore._native import EndResult, OpenReport, StoreStat, TransactionRow, __version__, unique_id
 from txstore.arrow import Scan, scan
-from txstore.broker import EmbeddedBroker, open
+from txstore.broker import EmbeddedBroker
 from txstore.broker.protocol import Broker
 from txstore.broker.queries import QueueExtent, QueueRange, TopicDescription
 from txstore.client import connect
@@ -75,6 +76,7 @@ from txstore.message import (
     TransactionState,
 )
 from txstore.producer import Producer, Transaction, TransactionProducer
+from txstore.shared import open
 from txstore.transactions.history import CheckRecord
 from txstore.transactions.pending import PendingTransaction
 from txstore.transactions.trace import EventKind, TraceEvent, TransactionTrace
@@ -83,6 +85,7 @@ if TYPE_CHECKING:
     from txstore.client.broker import RemoteBroker
     from txstore.client.options import ConnectConfig, ConnectOptions
     from txstore.server import ServeOptions, Server, ServerConfig, serve
+    from txstore.shared.broker import SharedBroker
 
 __all__ = [
     "AlreadyEndedError",
@@ -140,6 +143,7 @@ __all__ = [
     "ServeOptions",
     "Server",
     "ServerConfig",
+    "SharedBroker",
     "StillPendingError",
     "StoreClosedError",
     "StoreCorruptError",
@@ -185,6 +189,7 @@ _LAZY_MODULES = {
     "ServeOptions": "txstore.server",
     "Server": "txstore.server",
     "ServerConfig": "txstore.server",
+    "SharedBroker": "txstore.shared.broker",
     "serve": "txstore.server",
 }
 

@@ -139,15 +139,17 @@ class EmbeddedOnlyError(TxStoreError, AttributeError):
 
 
 class BrokerUnreachableError(TxStoreError, ConnectionError):
-    """The broker at `address` does not answer, or hung up. Only a request in flight may have been executed."""
+    """The broker at `address` does not answer, or hung up. `in_doubt`: the request may have been executed."""
 
     address: str = ""
+    in_doubt: bool = False
 
 
 class BrokerTimeoutError(TxStoreError, TimeoutError):
-    """The broker at `address` did not answer in time. The request may have been executed."""
+    """The broker at `address` did not answer in time. The request may have been executed: `in_doubt`."""
 
     address: str = ""
+    in_doubt: bool = True
 
 
 class BrokerBusyError(TxStoreError):

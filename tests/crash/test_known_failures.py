@@ -283,7 +283,7 @@ def test_8311_544_immunity_time_counts_as_no_check(path: Path) -> None:
 
 def test_7415_unknown_option_is_an_error(path: Path) -> None:
     with pytest.raises(InvalidOptionError, match="transaction_check_max"):
-        txstore.open(path, transaction_check_maximum=3)  # type: ignore[call-arg]
+        txstore.open(path, transaction_check_maximum=3)  # type: ignore[call-overload]
     assert not path.exists()
 
 

@@ -53,7 +53,7 @@ def open_store(tmp_path: Path) -> Iterator[OpenStore]:
     brokers: list[EmbeddedBroker] = []
 
     def opened(**options: Any) -> EmbeddedBroker:
-        broker = txstore.open(tmp_path / "store", **(SMALL | options))
+        broker: EmbeddedBroker = txstore.open(tmp_path / "store", **(SMALL | options))
         brokers.append(broker)
         return broker
 

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Literal, Protocol, Self, TypeAlias, TypeVar, Unpack, overload
+from typing import Literal, Protocol, Self, TypeAlias, TypeVar, overload
 
 from txstore._native import (
     EndResult,
@@ -34,15 +34,14 @@ from txstore.broker.delay import DELAYS_EVERY_SECONDS, Delays
 from txstore.broker.deletion import Deletion
 from txstore.broker.housekeeping import Housekeeping, Job
 from txstore.broker.lifetime import Parts, close_abandoned
+from txstore.broker.local_socket import LocalSocket
 from txstore.broker.outbox_log import StoreLog
 from txstore.broker.queries import Queries, QueueExtent, TopicDescription, must_be_positive, must_not_be_system_topic
-from txstore.broker.retention import Retention, RetentionRules, check_store_bytes_max
+from txstore.broker.retention import Retention, RetentionRules
 from txstore.broker.topics import Groups, Topics
 from txstore.config import (
     BrokerConfig,
-    BrokerOptions,
     Duration,
-    FlushDiskType,
     as_timedelta,
     milliseconds,
     must_not_be_negative,
@@ -79,7 +78,7 @@ from txstore.transactions.rounds import CheckRounds
 from txstore.transactions.trace import TransactionTrace
 from txstore.transactions.transactions import Outlook, Transactions
 
-__all__ = ["EmbeddedBroker", "open"]
+__all__ = ["EmbeddedBroker"]
 
 _log = logging.getLogger("txstore.broker")
 _TOPICS_SECONDS = 5.0  # After a failed write. Otherwise the tables are written when their delay is over.
@@ -103,54 +102,6 @@ class _Prepare(Protocol):
     """Stores a half message; see `BrokerInterface.prepare`."""
 
     def __call__(self, message: Message, queue_id: int, producer_group: str, owner: int = 0, /) -> SendResult: ...
-
-
-def open(
-    path: str | os.PathLike[str],
-    *,
-    read_only: bool = False,
-    config: BrokerConfig | None = None,
-    **options: Unpack[BrokerOptions],
-) -> "EmbeddedBroker":
-    """Opens the store at `path`. A writer creates it if it does not exist, recovers and heals it.
-
-    `options` are settings of `BrokerConfig` and override `config`. With `read_only`, any number of processes may open
-    the store, with or without a writer, and nothing is written.
-
-    Raises InvalidOptionError (unknown option, invalid value, or a size that differs from the store's), StoreLockedError
-    (another process writes it), ForeignStoreError, StoreCorruptError, MissingFileError, and the system's OSErrors.
-    """
-    settings = BrokerConfig.from_options(options, config)
-    directory = os.fspath(path)
-    if not isinstance(directory, str):
-        raise InvalidOptionError("path must be a str or an os.PathLike of str", option="path")
-    if "\0" in directory or not directory:
-        raise InvalidOptionError(f"path {directory!r} is not a valid path of a directory", option="path")
-    store = Store.open(
-        directory,
-        read_only=read_only,
-        flush_disk_type=FlushDiskType(settings.flush_disk_type).value,
-        transaction_flush_disk_type=FlushDiskType(settings.transaction_flush_disk_type).value,
-        mapped_file_size_commit_log=settings.mapped_file_size_commit_log,
-        mapped_file_size_consume_queue=settings.mapped_file_size_consume_queue,
-        max_hash_slot_num=settings.max_hash_slot_num,
-        max_index_num=settings.max_index_num,
-        max_message_size=settings.max_message_size,
-        flush_interval_commit_log_ms=milliseconds(settings.flush_interval_commit_log),
-        transaction_op_msg_max_size=settings.transaction_op_msg_max_size,
-        enabled_append_prop_crc=settings.enabled_append_prop_crc,
-        transaction_timeout_ms=milliseconds(settings.transaction_timeout),
-        reject_late_end=settings.reject_late_end,
-        pending_transactions_max=settings.pending_transactions_max,
-        broker_host=settings.broker_host,
-        broker_port=settings.broker_port,
-    )
-    try:
-        check_store_bytes_max(settings, store)
-        return EmbeddedBroker(store, settings)
-    except BaseException:
-        store.close()
-        raise
 
 
 class EmbeddedBroker(ConsumerGroups):
@@ -177,6 +128,8 @@ class EmbeddedBroker(ConsumerGroups):
         self._config = config
         self._lock = threading.RLock()
         self._closed = False
+        self._monotonic = monotonic
+        self._checks_from = 0.0
         self._producers = Producers()
         self._topic_watchers: tuple[Callable[[Sequence[str]], None], ...] = ()
         keeps_house = keep_house and not store.read_only
@@ -260,6 +213,22 @@ class EmbeddedBroker(ConsumerGroups):
         """What opening the store found and did."""
         return self._store.open_report
 
+    @property
+    def local_socket(self) -> LocalSocket | None:
+        """The socket by which other processes of this machine reach this broker; None if it does not listen."""
+        return next(iter(self._parts.local_sockets), None)
+
+    def listen(self) -> LocalSocket:
+        """Binds the store's own socket, for `txstore.open(path, shared=True)` in other processes. Idempotent.
+
+        Nobody answers there until it is served. Raises ReadOnlyError, StoreIOError.
+        """
+        self._must_write("listening")
+        with self._lock:
+            if not self._parts.local_sockets:
+                self._parts.local_sockets.append(LocalSocket(self.path))
+            return self._parts.local_sockets[0]
+
     def heal(self) -> OpenReport:
         """Returns what healing did at opening; a writer's store is always healed. Raises ReadOnlyError."""
         return self._store.heal()
@@ -288,6 +257,7 @@ class EmbeddedBroker(ConsumerGroups):
             self._closed = True
         self._finalizer.detach()
         try:
+            parts.stop_listening()
             parts.housekeeping.stop(_STOP_SECONDS)
             parts.pool.stop(self._time_limit)
             members: list[ConsumerMember | ProducerMember] = [*self._members.all(), *self._producers.all()]
@@ -647,7 +617,7 @@ class EmbeddedBroker(ConsumerGroups):
         seconds = {name: milliseconds(getattr(config, name)) / 1000 for name in _PERIODS}
         # A half that arrives while none is pending is seen at the latest after its own time.
         rounds_every = min(seconds["transaction_check_interval"], max(0.05, seconds["transaction_timeout"]))
-        house.add("checks", job(lambda broker: broker._rounds.round()), rounds_every)
+        house.add("checks", job(lambda broker: broker._check_round()), rounds_every)
         house.add("check limits", job(lambda broker: broker._parts.pool.expire()), max(0.005, self._time_limit / 2))
         house.add(
             "offsets", job(lambda broker: broker._store.write_offsets()), seconds["flush_consumer_offset_interval"]
@@ -659,6 +629,14 @@ class EmbeddedBroker(ConsumerGroups):
         house.add("delays", job(lambda broker: broker._delays.deliver()), DELAYS_EVERY_SECONDS)
         house.start()
         house.wake("checks")
+
+    def postpone_checks(self, seconds: float) -> None:
+        """Sends no check for a while, in which producers of other processes say what still runs there."""
+        self._checks_from = self._monotonic() + seconds
+
+    def _check_round(self) -> float | None:
+        left = self._checks_from - self._monotonic()
+        return left if left > 0 else self._rounds.round()
 
     def _log_opening(self) -> None:
         report = self._store.open_report

@@ -8,10 +8,11 @@ Not here: when a broker closes.
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from txstore._native import Store
 from txstore.broker.housekeeping import Housekeeping
+from txstore.broker.local_socket import LocalSocket
 from txstore.broker.topics import Groups, Topics
 from txstore.errors import ReadOnlyError
 from txstore.producer.outbox import Outboxes
@@ -33,11 +34,18 @@ class Parts:
     pool: Pool
     outboxes: Outboxes
     process: int
+    local_sockets: list[LocalSocket] = field(default_factory=list)
+    """The store's own socket, if it listens."""
 
     def write_tables(self) -> None:
         """Writes pending changes of topics and groups."""
         for table in self.tables:
             table.write()
+
+    def stop_listening(self) -> None:
+        """Closes the connections of other processes. Their sockets are removed in `shut`, before the lock is."""
+        for local_socket in self.local_sockets:
+            local_socket.stop()
 
     def shut(self) -> None:
         """Writes what is left and closes the store, even if writing fails."""
@@ -49,6 +57,8 @@ class Parts:
             except ReadOnlyError:
                 pass
             finally:
+                for local_socket in self.local_sockets:
+                    local_socket.remove()
                 self.store.close()
 
 
@@ -57,6 +67,7 @@ def close_abandoned(parts: Parts) -> None:
     if os.getpid() != parts.process:
         return
     try:
+        parts.stop_listening()
         parts.housekeeping.stop(_ABANDONED_STOP_SECONDS)
         parts.pool.stop()
         parts.outboxes.close(_ABANDONED_STOP_SECONDS)

@@ -21,6 +21,7 @@ from txstore.client.blocking_administration import BlockingAdministration
 from txstore.client.checks import Checks
 from txstore.client.client import Client
 from txstore.client.consumer_running_info import ConsumerRunningInfo
+from txstore.client.dial import Dial
 from txstore.client.heartbeat import offset_group, offset_name
 from txstore.client.loop import LoopThread, run_on
 from txstore.client.offset_store import OffsetStore
@@ -72,8 +73,8 @@ EMBEDDED_ONLY: dict[str, str] = {
 class Session:
     """A client with all its parts, which the blocking and the asyncio interface share."""
 
-    def __init__(self, address: str, options: ConnectConfig) -> None:
-        self.client: Client = Client(address, options)
+    def __init__(self, address: str, options: ConnectConfig, dial: Dial | None = None) -> None:
+        self.client: Client = Client(address, options, dial)
         self.offsets: Offsets = Offsets()
         self.sending: Sending = Sending(self.client)
         self.administration: Administration = Administration(self.client)
@@ -122,15 +123,19 @@ class RemoteBroker(BlockingAdministration):
 
     def __init__(self, session: Session, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
         """Uses an open session. `stop` is called at the end to stop the loop's thread, if this broker owns it."""
+        self._closed = False
+        self._use(session, loop, stop)
+
+    def _use(self, session: Session, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+        """Uses another open session from now on, as in a forked process."""
         self._session = session
         self._client = session.client
         self._administration = session.administration
         self._loop = loop
         self._process = os.getpid()
         self._closing = threading.Lock()
-        self._closed = False
         self._pullers: weakref.WeakValueDictionary[int, Puller] = weakref.WeakValueDictionary()
-        self._finalizer = weakref.finalize(self, _disconnect, session, loop, self._process, stop)
+        self._finalizer = weakref.finalize(self, _disconnect, session, loop, os.getpid(), stop)
         self.local_transaction_ended: Callable[[Half], None] = session.sending.local_transaction_ended
         self.share_of: Callable[[ConsumerMember, str], Sequence[int]] = session.rebalance.share_of
 

@@ -8,6 +8,7 @@ Always: each master gets heartbeats while there are producers or consumers, also
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from txstore._native import TEMPLATE_TOPIC, RemotingCommand, RequestCode, Respon
 from txstore.client.arrivals import Arrivals
 from txstore.client.connection import Connection
 from txstore.client.connections import Connections
+from txstore.client.dial import STORE, Dial, dial, store_of
 from txstore.client.heartbeat import heartbeat
 from txstore.client.options import ConnectConfig
 from txstore.client.route import QueueNumbers, Route, parse_brokers, parse_route
@@ -42,7 +44,8 @@ RequestListener = Callable[[Connection, RemotingCommand], None]
 class Client:
     """The client of one connection handle. Used on its loop's thread, unless a method says otherwise."""
 
-    def __init__(self, address: str, options: ConnectConfig) -> None:
+    def __init__(self, address: str, options: ConnectConfig, dial: Dial | None = None) -> None:
+        """`dial` connects to the holder of a store at an address `store:DIRECTORY`. The default only waits for one."""
         self.options = options
         self.address = address
         self.client_id: str = ""
@@ -53,16 +56,25 @@ class Client:
         self.routes: dict[str, Route] = {}
         """Routes by topic. Any thread may read it; changes replace the whole dict."""
         self.connections: Connections = Connections(
-            self._handle, options.seconds("connect_timeout"), options.tls_context, options.credentials
+            self._handle,
+            options.seconds("connect_timeout"),
+            options.tls_context,
+            options.credentials,
+            self._dial_of(address) if dial is None else dial,
         )
         self.listeners: dict[int, RequestListener] = {}
         """Handlers of the requests of brokers, by request code."""
         self.on_routes_changed: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """Coroutine functions to run when a broker is connected again or a topic's route has changed."""
+        self.on_reconnected: list[Callable[[Connection], Coroutine[Any, Any, None]]] = []
+        """Coroutine functions to run when a store's holder is connected again, perhaps another process."""
         self.background_tasks: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """Coroutine functions that run in the background from `start` to `close`."""
         self._name_servers = _name_servers(address)
-        self._is_socket = address.startswith("unix:")
+        self.is_store: bool = store_of(address) is not None
+        """Whether the other side is a txstore process of this machine, and may be another one after a reconnect."""
+        self.process: int = os.getpid()
+        self._is_socket = self.is_store or address.startswith("unix:")
         self._brokers: dict[str, str] = {}
         self._kept: dict[str, asyncio.Task[None]] = {}
         self._changed: dict[str, asyncio.Event] = {}
@@ -106,6 +118,10 @@ class Client:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a task of the connection to %s failed", self.address, exc_info=error)
+
+    def _dial_of(self, address: str) -> Dial | None:
+        directory, timeout = store_of(address), self.options.seconds("connect_timeout")
+        return None if directory is None else lambda: dial(directory, timeout)
 
     # Name servers
 
@@ -368,6 +384,8 @@ class Client:
             connection = self.connections.live(address)
             if connection is not None:
                 if known is not None and known is not connection:
+                    for work in self.on_reconnected if self.is_store else ():
+                        self.spawn(work(connection))
                     self._routes_changed()
                 known = connection
                 every = self.options.seconds("heart_beat_broker_interval")
@@ -405,8 +423,8 @@ def _name_servers(address: str) -> list[str]:
     """Parses `HOST:PORT;HOST:PORT` or `unix:FILE` into addresses. Raises InvalidOptionError."""
     if not isinstance(address, str):
         raise _invalid_address(repr(address))
-    if address.startswith("unix:"):
-        if len(address) == len("unix:") or "\0" in address:
+    if address.startswith(("unix:", STORE)):
+        if not address.partition(":")[2] or "\0" in address:
             raise _invalid_address(repr(address))
         return [address]
     found = [part.strip() for part in address.split(";") if part.strip()]
@@ -421,5 +439,6 @@ def _name_servers(address: str) -> list[str]:
 
 def _invalid_address(given: str) -> InvalidOptionError:
     return InvalidOptionError(
-        f'invalid address {given}\nhint: "127.0.0.1:9876", several as "a:9876;b:9876", or "unix:FILE"', option="address"
+        f'invalid address {given}\nhint: "127.0.0.1:9876", several as "a:9876;b:9876", "unix:FILE", or "store:PATH"',
+        option="address",
     )

@@ -17,8 +17,9 @@ def connect(
 ) -> "RemoteBroker":
     """Connects to a broker in another process: RocketMQ's own, or `txstore serve`. Close it, or use it in `with`.
 
-    `address` names one name server, `"127.0.0.1:9876"`, several, `"a:9876;b:9876"`, or the socket of `txstore serve`,
-    `"unix:FILE"`. `options` are fields of `txstore.ConnectConfig` and override `config`.
+    `address` names one name server, `"127.0.0.1:9876"`, several, `"a:9876;b:9876"`, the socket of `txstore serve`,
+    `"unix:FILE"`, or a store of this machine that another process has open, `"store:PATH"`. `options` are
+    fields of `txstore.ConnectConfig` and override `config`.
 
     Raises InvalidOptionError, BrokerUnreachableError, BrokerTimeoutError.
     """

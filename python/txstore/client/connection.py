@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from txstore._native import FrameReader, RemotingCommand, encode_request
+from txstore.client.dial import Dial
 from txstore.errors import BrokerTimeoutError, BrokerUnreachableError, ProtocolError
 from txstore.remoting.signing import Credentials
 
@@ -47,13 +48,21 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, address: str, on_request: RequestHandler, timeout: float, tls: ssl.SSLContext | None = None
+        cls,
+        address: str,
+        on_request: RequestHandler,
+        timeout: float,
+        tls: ssl.SSLContext | None = None,
+        dial: Dial | None = None,
     ) -> "Connection":
-        """Connects to `HOST:PORT`, with TLS if `tls` is given, or to `unix:FILE`.
+        """Connects to `HOST:PORT`, with TLS if `tls` is given, to `unix:FILE`, or to what `dial` connects to.
 
         Raises BrokerUnreachableError if that fails or takes longer than `timeout` seconds.
         """
         loop = asyncio.get_running_loop()
+        if dial is not None:
+            _, connection = await loop.create_unix_connection(lambda: cls(address, on_request), sock=await dial())
+            return connection
         try:
             async with asyncio.timeout(timeout):
                 if address.startswith("unix:"):
@@ -182,8 +191,9 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         for answer in self._waiting.values():
             if not answer.done():
-                answer.set_exception(self._gone())
+                answer.set_exception(self._gone(in_flight=True))
 
-    def _gone(self) -> BrokerUnreachableError:
-        text = f"the connection to {self.address} is lost: {self._why}\nhint: the next request opens it again"
-        return BrokerUnreachableError(text, address=self.address)
+    def _gone(self, *, in_flight: bool = False) -> BrokerUnreachableError:
+        done = "; the request may have been carried out" if in_flight else ""
+        text = f"the connection to {self.address} is lost: {self._why}{done}\nhint: the next request opens it again"
+        return BrokerUnreachableError(text, address=self.address, in_doubt=in_flight)

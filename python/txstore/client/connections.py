@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Iterable
 
 from txstore.client.connection import Connection, RequestHandler
+from txstore.client.dial import Dial
 from txstore.errors import StoreClosedError
 from txstore.remoting.signing import Credentials
 
@@ -25,11 +26,14 @@ class Connections:
         timeout: float,
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
+        dial: Dial | None = None,
     ) -> None:
+        """`dial` connects instead of the addresses, if it is given."""
         self._on_request = on_request
         self._tls = tls
         self._credentials = credentials
         self._timeout = timeout
+        self._dial = dial
         self._live: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._closed = False
@@ -65,7 +69,7 @@ class Connections:
 
     async def _open(self, address: str) -> Connection:
         try:
-            connection = await Connection.open(address, self._on_request, self._timeout, self._tls)
+            connection = await Connection.open(address, self._on_request, self._timeout, self._tls, self._dial)
             connection.credentials = self._credentials
             self._live[address] = connection
             return connection

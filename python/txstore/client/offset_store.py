@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from txstore._native import RequestCode, ResponseCode, StoredMessage
 from txstore.client.client import Client
+from txstore.client.connection import Connection
 from txstore.client.offsets import Acknowledged, Offsets
 from txstore.errors import BrokerRefusedError, TxStoreError
 from txstore.message import ReceivedMessage
@@ -33,6 +34,7 @@ class OffsetStore:
         self._client = client
         self._offsets = offsets
         client.background_tasks.append(self._report_periodically)
+        client.on_reconnected.append(self._report_again)
 
     async def queue_range(self, topic: str, number: int) -> tuple[int, int]:
         """Returns the first queue offset that is left, and one past the last."""
@@ -94,6 +96,14 @@ class OffsetStore:
         what = f"group {row.group}'s offset in {row.topic}/{queue.queue_id}"
         await self._client.demand(queue.broker, RequestCode.UPDATE_CONSUMER_OFFSET, fields, what)
         self._offsets.mark_reported(row)
+
+    async def _report_again(self, connection: Connection) -> None:
+        """Reports to a new holder of the store, which has only the offsets that the last one had written."""
+        self._offsets.report_again()
+        try:
+            await self.report(self._offsets.unreported())
+        except TxStoreError as error:
+            _log.info("acknowledged offsets could not be reported yet: %s", error)
 
     async def _report_periodically(self) -> None:
         while True:

@@ -30,6 +30,7 @@ class Offsets:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._unreported: dict[tuple[str, str, int], int] = {}
+        self._reported: dict[tuple[str, str, int], int] = {}
         self._retries: dict[tuple[str, int], dict[str, int]] = {}
 
     @staticmethod
@@ -62,6 +63,9 @@ class Offsets:
     def leave(self, topic: str, name: str, number: int | None = None) -> None:
         """Forgets a consumer's progress in a queue of a retry topic, or in all its queues if `number` is None."""
         with self._lock:
+            known_as = (topic, self.reported_as(topic, name))
+            for row in [row for row in self._reported if row[:2] == known_as and number in (None, row[2])]:
+                del self._reported[row]
             for key in [key for key in self._retries if key[0] == topic and number in (None, key[1])]:
                 self._retries[key].pop(name, None)
                 if not self._retries[key]:
@@ -84,3 +88,9 @@ class Offsets:
             key = (row.topic, row.group, row.number)
             if self._unreported.get(key) == row.queue_offset:
                 del self._unreported[key]
+                self._reported[key] = row.queue_offset
+
+    def report_again(self) -> None:
+        """Lets all offsets of this client's queues be reported again: the process that knew them has ended."""
+        with self._lock:
+            self._unreported = self._reported | self._unreported

@@ -8,6 +8,7 @@ Always: `take` waits only for the first response, not for a message. Messages pu
 
 import asyncio
 import logging
+import os
 import threading
 import weakref
 from collections import deque
@@ -17,7 +18,7 @@ from typing import TypeAlias
 from txstore._native import RemotingCommand, RequestCode, ResponseCode, StoredMessage, decode_records
 from txstore.client.client import Client
 from txstore.client.heartbeat import expression
-from txstore.errors import OffsetTooOldError, ProtocolError, TxStoreError
+from txstore.errors import OffsetTooOldError, ProtocolError, StoreForkedError, TxStoreError
 from txstore.remoting.refusals import refusal
 
 __all__ = ["Puller", "QueueReader"]
@@ -279,7 +280,15 @@ class Puller:
     def __call__(
         self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
     ) -> tuple[Sequence[StoredMessage], int]:
-        """Returns messages of a queue from an offset on, and the offset to continue at. Raises OffsetTooOldError."""
+        """Returns messages of a queue from an offset on, and the offset to continue at.
+
+        Raises OffsetTooOldError, StoreForkedError.
+        """
+        if os.getpid() != self._client.process:
+            raise StoreForkedError(
+                f"the consumer was created by process {self._client.process}, of which this is a fork\n"
+                "hint: create consumers after forking"
+            )
         reader = self._readers.get((topic, queue_id))
         if reader is None or reader.is_over or reader.next_taken != queue_offset:
             if reader is not None:

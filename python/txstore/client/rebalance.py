@@ -25,6 +25,7 @@ from txstore.message import MessageModel
 __all__ = ["Rebalance", "is_clustering"]
 
 _log = logging.getLogger("txstore.remoting")
+_SETTLE_SECONDS = 0.5
 
 
 class Rebalance:
@@ -37,6 +38,9 @@ class Rebalance:
         client.listeners[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = self._handle
         client.background_tasks += [self._rebalance_periodically, self._renew_locks]
         client.on_routes_changed.append(self._refresh_all)
+        client.on_reconnected += [self._wait_for_members, self._renew]
+        self._settled = asyncio.Event()
+        self._settled.set()
 
     def share_of(self, consumer: ConsumerMember, topic: str) -> Sequence[int]:
         """Returns the numbers of the queues that a consumer reads. Thread-safe."""
@@ -74,7 +78,14 @@ class Rebalance:
         for group in {member.group for member in self._client.members.all()}:
             await self._try_refresh(group)
 
+    async def _wait_for_members(self, connection: Connection) -> None:
+        """Keeps all queues for a moment in which the group's members come to the store's new holder, one by one."""
+        self._settled.clear()
+        await asyncio.sleep(_SETTLE_SECONDS)
+        self._settled.set()
+
     async def _try_refresh(self, group: str) -> None:
+        await self._settled.wait()
         try:
             await self.refresh(group)
         except TxStoreError as error:
@@ -114,23 +125,26 @@ class Rebalance:
     async def _renew_locks(self) -> None:
         while True:
             await asyncio.sleep(self._client.options.seconds("lock_interval"))
-            held: dict[tuple[str, str], list[tuple[str, int]]] = defaultdict(list)
-            for group, topic, number in self._locked:
-                held[group, self._client.numbers.queue(number).broker].append((topic, number))
-            for (group, broker), queues in held.items():
-                try:
-                    still = await self._lock(group, broker, queues)
-                except TxStoreError as error:
-                    _log.warning(
-                        "the queue locks of group %s could not be renewed: %s", group, error, extra={"group": group}
-                    )
-                    continue
-                for topic, number in queues:
-                    consumer = self._locked.get((group, topic, number))
-                    if number not in still and consumer is not None:
-                        del self._locked[group, topic, number]
-                        # In a thread: the consumer waits for its messages in flight and calls this loop meanwhile.
-                        self._client.loop.run_in_executor(None, consumer.offsets_reset, topic, [number])
+            await self._renew()
+
+    async def _renew(self, connection: Connection | None = None) -> None:
+        held: dict[tuple[str, str], list[tuple[str, int]]] = defaultdict(list)
+        for group, topic, number in self._locked:
+            held[group, self._client.numbers.queue(number).broker].append((topic, number))
+        for (group, broker), queues in held.items():
+            try:
+                still = await self._lock(group, broker, queues)
+            except TxStoreError as error:
+                _log.warning(
+                    "the queue locks of group %s could not be renewed: %s", group, error, extra={"group": group}
+                )
+                continue
+            for topic, number in queues:
+                consumer = self._locked.get((group, topic, number))
+                if number not in still and consumer is not None:
+                    del self._locked[group, topic, number]
+                    # In a thread: the consumer waits for its messages in flight and calls this loop meanwhile.
+                    self._client.loop.run_in_executor(None, consumer.offsets_reset, topic, [number])
 
     async def _lock(self, group: str, broker: str, queues: Sequence[tuple[str, int]]) -> set[int]:
         """Returns the numbers of the queues that are now locked for this client."""

@@ -3,7 +3,8 @@
 In:     messages and the queues that `producer` chose for them.
 Out:    where each was stored, and how a transaction ended.
 Always: a half message or an end that may have arrived is not sent again, since the broker would store it twice. A
-        repeated end is answered from what this client sent.
+        repeated end is answered from what this client sent. The holder of a store of this machine stores nothing
+        twice, so there everything is sent again that a lost connection left in doubt.
 """
 
 import asyncio
@@ -138,6 +139,7 @@ class Sending:
         self._begun: OrderedDict[str, _Begun] = OrderedDict()
         self._running: set[str] = set()
         self._settled: OrderedDict[str, Connection] = OrderedDict()
+        client.on_reconnected.append(self._tell_running)
 
     # Messages
 
@@ -186,7 +188,9 @@ class Sending:
             is_new = name not in self._running
             self._running.add(name)
         try:
-            answer, queue = await self._send(message, number, group, text, again=False, sys_flag=_PREPARED)
+            answer, queue = await self._send(
+                message, number, group, text, again=self._client.is_store, sys_flag=_PREPARED
+            )
             sent = self._sent(answer, message.topic, queue, name, transaction_id=name)
         except BaseException:
             with self._lock:
@@ -220,11 +224,13 @@ class Sending:
         code = RequestCode.SEND_MESSAGE_V2 if batch is None else RequestCode.SEND_BATCH_MESSAGE
         tries_left = self._options.retry_times_when_send_failed
         born_ms = str(_now_ms())
+        in_doubt = False
         while True:
             route = await self._client.write_route(topic)
             queue = self._queue(route, topic, number)
             fields = _send_fields(group, topic, queue, sys_flag, born_ms, message.flag, properties)
             fields |= {"d": str(self._options.default_topic_queue_nums), "m": "false" if batch is None else "true"}
+            fields |= {"once": "true"} if in_doubt and self._client.is_store else {}
             body = message.body if batch is None else batch
             left = max(0.001, until - loop.time())
             failed: TxStoreError
@@ -237,6 +243,7 @@ class Sending:
                     answer = await connection.call(code, fields, body, timeout=left)
                 except (BrokerUnreachableError, BrokerTimeoutError) as error:
                     failed, may_try = error, again
+                    in_doubt |= error.in_doubt
                 else:
                     if answer.code in _STATUS:
                         if route.is_template:
@@ -245,7 +252,7 @@ class Sending:
                     failed = refusal(answer, f"a message for topic {topic}", f"broker {queue.broker}")
                     may_try = answer.code in _AGAIN
             if not may_try or tries_left <= 0 or loop.time() + back_off >= until:
-                raise failed
+                raise _doubtful(failed, in_doubt)
             tries_left -= 1
             await asyncio.sleep(back_off)
             back_off *= 2
@@ -306,9 +313,7 @@ class Sending:
         fields = end_fields(begun.sent, begun.group, state)
         begun.state = state
         try:
-            answer = await connection.call(
-                RequestCode.END_TRANSACTION, fields, timeout=self._options.seconds("end_timeout")
-            )
+            answer = await self._send_end(connection, begun.sent.broker, fields)
         except (BrokerTimeoutError, BrokerUnreachableError) as error:
             begun.in_doubt = error
             raise
@@ -325,6 +330,28 @@ class Sending:
             raise _refused_end(answer, name, begun.sent.broker)
         self.note_settled(name, connection)
         return RemoteEnd(_OUTCOMES[state], already=False)
+
+    async def _send_end(self, connection: Connection, broker: str, fields: dict[str, str]) -> RemotingCommand:
+        """Sends an end. The holder of a store answers a repeated end with the outcome, so it is asked again."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._options.seconds("end_timeout")
+        while True:
+            try:
+                left = max(0.001, until - loop.time())
+                return await connection.call(RequestCode.END_TRANSACTION, fields, timeout=left)
+            except BrokerUnreachableError:
+                if not self._client.is_store or loop.time() >= until:
+                    raise
+            connection = await self._client.connection(broker)
+
+    async def _tell_running(self, connection: Connection) -> None:
+        """Tells a new holder of the store which local transactions still run here, so that their checks come here."""
+        with self._lock:
+            running = [begun for name in self._running if (begun := self._begun.get(name)) is not None]
+        for begun in running:
+            if begun.state is _UNKNOWN:
+                fields = end_fields(begun.sent, begun.group, _UNKNOWN) | {"running": "true"}
+                connection.tell(RequestCode.END_TRANSACTION, fields)
 
     def note_settled(self, transaction_id: str, connection: Connection) -> None:
         """Records that the broker confirmed the transaction's end over this connection."""
@@ -427,6 +454,13 @@ def _must_be_one_batch(messages: Sequence[Message], numbers: Sequence[int]) -> N
 
 def _physical_offset(offset_message_id: str) -> int:
     return int(offset_message_id[-16:], 16)
+
+
+def _doubtful(failed: TxStoreError, in_doubt: bool) -> TxStoreError:
+    """Returns the error of the last attempt. An earlier one may have arrived, even if this one did not."""
+    if in_doubt and isinstance(failed, BrokerUnreachableError):
+        failed.in_doubt = True
+    return failed
 
 
 def _refused_end(answer: RemotingCommand, name: str, broker: str) -> TxStoreError:

@@ -27,7 +27,9 @@ class Producers:
         with self._lock:
             number = producer.number
             if self._by_number.get(number) is not producer:
-                number = next(self._numbers)
+                # A forked child has a registry of its own, and keeps the ids that its producers know.
+                while number == 0 or number in self._by_number:
+                    number = next(self._numbers)
                 self._by_number[number] = producer
                 self._by_group.setdefault(producer.group, {})[number] = producer
             return number

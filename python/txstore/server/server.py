@@ -27,6 +27,7 @@ from txstore._native import (
     ClientAnswer,
     ConnectionClosed,
     ConnectionRefused,
+    LocalListener,
     NewProducer,
     RemotingRequest,
     RemotingServer,
@@ -37,6 +38,7 @@ from txstore._native import (
 )
 from txstore.broker import EmbeddedBroker
 from txstore.broker import open as open_store
+from txstore.broker.local_socket import keep_in_child
 from txstore.config import BrokerConfig, BrokerOptions
 from txstore.errors import InvalidOptionError, ReadOnlyError, StoreClosedError, StoreIOError, TxStoreError
 from txstore.server.admin_relay import AdminRelay
@@ -166,9 +168,11 @@ class Server:
         config: ServerConfig | None = None,
         *,
         close_broker: bool = False,
+        local: LocalListener | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Starts to listen. `close_broker`: whether `close` closes the broker, too.
+        """Starts to listen. `close_broker`: whether `close` closes the broker, too. `local`: the broker's own socket,
+        if the caller has taken it over.
 
         Raises StoreIOError for an address that is in use or not available, InvalidOptionError, ReadOnlyError.
         """
@@ -183,7 +187,11 @@ class Server:
         self._lock = threading.Lock()
         secrets = _secrets(self._config)
         self._secrets_at = secrets.version
-        self._native = _listen(broker, self._config, secrets)
+        # Before this server listens: one that was started on demand closes its connections, which come here next.
+        self._taken = broker.local_socket if local is None else None
+        if self._taken is not None:
+            local = self._taken.take_over()
+        self._native = _listen(broker, self._config, secrets, local)
         _warn(self._config, secrets)
         addresses = list(self._native.addresses)
         self.address: str | None = addresses[0] if self._config.listen is not None else None
@@ -199,6 +207,7 @@ class Server:
         self._slow = ThreadPoolExecutor(_SLOW_THREADS, "txstore-server-slow")
         self._slow_waiting = Counter[int]()
         self._stopped = threading.Event()
+        keep_in_child(self)
         self._turns = 0
         broker.watch_topics(self.forget_topics)
         self._thread = threading.Thread(target=self._run, name="txstore-server", daemon=True)
@@ -304,6 +313,8 @@ class Server:
         _log.info("no longer serving %s", self._broker.path, extra={"path": self._broker.path})
         if self._close_broker:
             self._broker.close()
+        elif self._taken is not None:
+            self._taken.serve_again()
 
     def __enter__(self) -> Self:
         return self
@@ -538,6 +549,7 @@ def serve(
     opening: dict[str, Any] = {"broker_host": host, "broker_port": port} | given
     broker = open_store(store, config=broker_config, **opening)
     try:
+        broker.listen()
         return Server(broker, settings, close_broker=True)
     except BaseException:
         broker.close()
@@ -553,9 +565,11 @@ def _host_and_port(address: str) -> tuple[str, int]:
         return "127.0.0.1", int(port) if port.isascii() and port.isdigit() else 0
 
 
-def _listen(broker: EmbeddedBroker, config: ServerConfig, secrets: Secrets) -> RemotingServer:
+def _listen(
+    broker: EmbeddedBroker, config: ServerConfig, secrets: Secrets, local: LocalListener | None
+) -> RemotingServer:
     wanted = [address for address in (config.listen, config.name_server) if address is not None]
-    if not wanted and config.unix is None:
+    if not wanted and config.unix is None and local is None:
         raise InvalidOptionError("no address to listen at\nhint: pass listen or unix", option="listen")
     if config.listen is not None and config.advertise is None and config.listen.startswith(("0.0.0.0:", "[::]:")):
         raise InvalidOptionError(
@@ -576,6 +590,7 @@ def _listen(broker: EmbeddedBroker, config: ServerConfig, secrets: Secrets) -> R
             listen=wanted,
             limits=limits,
             unix=unix,
+            local=local,
             io_threads=config.io_threads,
             secrets=secrets,
         )

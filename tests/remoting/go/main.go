@@ -45,7 +45,6 @@ type request struct {
 var commands = map[string]func(request) (any, error){
 	"produce":  produce,
 	"transact": transact,
-	"release":  release,
 	"push":     push,
 	"codec": func(given request) (any, error) {
 		codec = given.Serialization

@@ -1,0 +1,65 @@
+"""Opens a store in this process, and nothing else: no socket, no server.
+
+In:     a path and settings.
+Out:    an `EmbeddedBroker`.
+Not here: sharing a store among processes (`txstore.shared`).
+"""
+
+import os
+from typing import Unpack
+
+from txstore._native import Store
+from txstore.broker.broker import EmbeddedBroker
+from txstore.broker.retention import check_store_bytes_max
+from txstore.config import BrokerConfig, BrokerOptions, FlushDiskType, milliseconds
+from txstore.errors import InvalidOptionError
+
+__all__ = ["open"]
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    read_only: bool = False,
+    config: BrokerConfig | None = None,
+    **options: Unpack[BrokerOptions],
+) -> EmbeddedBroker:
+    """Opens the store at `path`. A writer creates it if it does not exist, recovers and heals it.
+
+    `options` are settings of `BrokerConfig` and override `config`. With `read_only`, any number of processes may open
+    the store, with or without a writer, and nothing is written.
+
+    Raises InvalidOptionError (unknown option, invalid value, or a size that differs from the store's), StoreLockedError
+    (another process writes it), ForeignStoreError, StoreCorruptError, MissingFileError, and the system's OSErrors.
+    """
+    settings = BrokerConfig.from_options(options, config)
+    directory = os.fspath(path)
+    if not isinstance(directory, str):
+        raise InvalidOptionError("path must be a str or an os.PathLike of str", option="path")
+    if "\0" in directory or not directory:
+        raise InvalidOptionError(f"path {directory!r} is not a valid path of a directory", option="path")
+    store = Store.open(
+        directory,
+        read_only=read_only,
+        flush_disk_type=FlushDiskType(settings.flush_disk_type).value,
+        transaction_flush_disk_type=FlushDiskType(settings.transaction_flush_disk_type).value,
+        mapped_file_size_commit_log=settings.mapped_file_size_commit_log,
+        mapped_file_size_consume_queue=settings.mapped_file_size_consume_queue,
+        max_hash_slot_num=settings.max_hash_slot_num,
+        max_index_num=settings.max_index_num,
+        max_message_size=settings.max_message_size,
+        flush_interval_commit_log_ms=milliseconds(settings.flush_interval_commit_log),
+        transaction_op_msg_max_size=settings.transaction_op_msg_max_size,
+        enabled_append_prop_crc=settings.enabled_append_prop_crc,
+        transaction_timeout_ms=milliseconds(settings.transaction_timeout),
+        reject_late_end=settings.reject_late_end,
+        pending_transactions_max=settings.pending_transactions_max,
+        broker_host=settings.broker_host,
+        broker_port=settings.broker_port,
+    )
+    try:
+        check_store_bytes_max(settings, store)
+        return EmbeddedBroker(store, settings)
+    except BaseException:
+        store.close()
+        raise

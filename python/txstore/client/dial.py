@@ -1,0 +1,70 @@
+"""Connects to the process that holds a store, by the socket that the store's lock file states.
+
+In:     the directory of a store; for `txstore.open(shared=True)`, a call that tries to become that process.
+Out:    a connected socket.
+Always: an old entry, or a process that is still recovering the store, is waited for, up to a time limit. Then the
+        error names the process.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from txstore.broker.local_socket import connect, read_holder
+from txstore.errors import BrokerUnreachableError
+
+__all__ = ["STORE", "Dial", "dial", "store_of"]
+
+STORE = "store:"
+_PAUSE_SECONDS = 0.002
+_PAUSE_SECONDS_MAX = 0.05
+
+Dial: TypeAlias = Callable[[], Coroutine[Any, Any, socket.socket]]
+"""Returns a connected socket."""
+
+
+def store_of(address: str) -> str | None:
+    """Returns the directory that an address `store:DIRECTORY` names; None for another address."""
+    return address.removeprefix(STORE) if address.startswith(STORE) else None
+
+
+async def dial(directory: str, timeout: float, take: Callable[[], bool] | None = None) -> socket.socket:
+    """Connects to the holder of a store. Raises BrokerUnreachableError after `timeout` seconds, and what `take` raises.
+
+    `take` tries to make this process the holder and returns whether it is. It runs in a thread.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + timeout
+    pause = _PAUSE_SECONDS
+    while True:
+        try:
+            return connect(directory)
+        except OSError as error:
+            failed = error
+        if take is not None and await loop.run_in_executor(None, take):
+            try:
+                return connect(directory)
+            except OSError as error:
+                failed = error
+        if loop.time() >= until:
+            raise _unreachable(directory, failed, timeout, may_write=take is not None) from failed
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+
+
+def _unreachable(directory: str, failed: OSError, timeout: float, *, may_write: bool) -> BrokerUnreachableError:
+    address = STORE + directory
+    if not Path(directory).is_dir():
+        hint = "check the path; a process that may write creates the store"
+        return BrokerUnreachableError(f"there is no store at {directory}\nhint: {hint}", address=address)
+    holder = read_holder(directory)
+    if holder is None:
+        who = "no process has stated a socket" if not may_write else "the process that holds its lock states no socket"
+        hint = "open it with shared=True in a process that may write, or run txstore serve"
+    else:
+        who = f"its lock file names {holder}, which does not answer at {holder.socket}"
+        hint = "if that process opens a large store, wait; if it hangs, end it, and another process takes over"
+    text = f"nobody answered for the store at {directory} within {timeout:g} s: {who} ({failed})\nhint: {hint}"
+    return BrokerUnreachableError(text, address=address)

@@ -1,0 +1,557 @@
+"""Guards stores that several processes share: one writes, the others connect to it, and another takes over.
+
+The processes here are real, because locks, forks and killed writers are.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txstore
+from tests.waiting import eventually
+from txstore import Message, TransactionListener, TransactionState
+from txstore.broker.local_socket import read_holder
+from txstore.message import LocalTransactionState
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMIT, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.UNKNOWN
+
+
+class Process:
+    """Another process with the store open as `broker`. It runs statements that it is told."""
+
+    def __init__(self, store: Path, how: str = "shared=True") -> None:
+        code = f"""
+            import sys, txstore
+            from txstore import Message
+            broker = txstore.open({str(store)!r}, {how})
+            print("ready", flush=True)
+            for line in sys.stdin:
+                exec(line.replace(chr(0), chr(10)))
+                print("done", flush=True)
+            broker.close()
+        """
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            cwd=ROOT,
+        )  # fmt: skip
+        assert self._line() == "ready"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def begin(self, code: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(textwrap.dedent(code).strip().replace("\n", "\0") + "\n")
+        self._process.stdin.flush()
+
+    def end(self) -> str:
+        """Returns what the statements printed."""
+        printed = []
+        while (line := self._line()) != "done":
+            printed.append(line)
+        return "\n".join(printed)
+
+    def run(self, code: str) -> str:
+        self.begin(code)
+        return self.end()
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        os.kill(self.pid, number)
+        if number == signal.SIGKILL:
+            self._process.wait()
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.wait(60)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the process has ended"
+        return line.rstrip("\n")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def start(store: Path) -> Iterator[Callable[..., Process]]:
+    started: list[Process] = []
+
+    def begin(how: str = "shared=True") -> Process:
+        started.append(Process(store, how))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        if process._process.poll() is None:
+            process.kill(signal.SIGCONT)
+            process.kill()
+        process._process.wait()
+        for pipe in (process._process.stdin, process._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+def bodies(broker: Any, count: int, group: str = "readers") -> list[bytes]:
+    found: list[bytes] = []
+
+    def has_read() -> bool:
+        found.extend(message.body for message in consumer.poll(timeout=0.5))
+        return len(found) >= count
+
+    with broker.consumer(group, "orders") as consumer:
+        eventually(has_read)
+    return sorted(found)
+
+
+def test_two_processes_send_and_receive(store: Path, start: Callable[..., Process]) -> None:
+    with txstore.open(store, shared=True) as broker:
+        assert broker.is_writer
+        assert repr(broker) == f"SharedBroker({str(store)!r}, open)"
+        broker.producer("here").send(Message("orders", b"here"))
+        other = start()
+        assert other.run("print(broker.is_writer)") == "False"
+        other.run("broker.producer('there').send(Message('orders', b'there'))")
+        assert bodies(broker, 2) == [b"here", b"there"]
+        holder = read_holder(str(store))
+        assert holder is not None
+        assert (holder.pid, holder.uid) == (os.getpid(), os.geteuid())
+        assert (store / holder.socket).is_socket()
+    assert read_holder(str(store)) is None or (store / "lock").read_text()
+    eventually(
+        lambda: (
+            other.run("broker.producer('there').send(Message('orders', b'later'));print(broker.is_writer)") == "True"
+        )
+    )
+
+
+def test_socket_and_entry_are_removed_at_the_close(store: Path) -> None:
+    with txstore.open(store, shared=True) as broker:
+        broker.producer("group").send(Message("orders", b"x"))
+    assert read_holder(str(store)) is None
+    assert [path for path in store.iterdir() if path.is_socket()] == []
+
+
+def test_another_process_takes_over_from_a_killed_one(store: Path, start: Callable[..., Process]) -> None:
+    """What was acknowledged is there, and the same objects continue."""
+    writer = start()
+    with txstore.open(store, shared=True) as broker:
+        producer = broker.producer("group")
+        first = producer.send(Message("orders", b"first"))
+        left = read_holder(str(store))
+        writer.kill()
+        second = producer.send(Message("orders", b"second"))
+        assert second.physical_offset > first.physical_offset
+        assert broker.is_writer
+        assert bodies(broker, 2) == [b"first", b"second"]
+        assert left is not None
+        assert not (store / left.socket).exists(), "the next holder removes the socket of a killed one"
+        assert [path.name for path in store.iterdir() if path.is_socket()] == [read_holder(str(store)).socket]  # type: ignore[union-attr]
+
+
+def test_a_transaction_ends_once_over_a_takeover(store: Path, start: Callable[..., Process]) -> None:
+    writer = start()
+    with txstore.open(store, shared=True) as broker:
+        producer = broker.transaction_producer("payments", Listener())
+        with producer.transaction(Message("orders", b"paid")) as tx:
+            writer.kill()
+        assert tx.transaction_id is not None
+        assert bodies(broker, 1) == [b"paid"]
+    with txstore.open(store) as embedded:
+        assert embedded.transaction(tx.transaction_id).state is TransactionState.COMMITTED
+        assert [len(embedded.read("orders", queue, 0)[0]) for queue in embedded.read_queues("orders")].count(1) == 1
+
+
+class Listener(TransactionListener):
+    """Answers UNKNOWN first, and COMMIT to a check."""
+
+    def __init__(self) -> None:
+        self.asked: list[str | None] = []
+
+    def execute_local_transaction(self, message: Any, arg: Any) -> LocalTransactionState:
+        return UNKNOWN
+
+    def check_local_transaction(self, message: Any) -> LocalTransactionState:
+        self.asked.append(message.transaction_id)
+        return COMMIT
+
+
+_ROLLS_BACK = """
+from txstore import LocalTransactionState, TransactionListener
+class Other(TransactionListener):
+    def execute_local_transaction(self, message, arg): return LocalTransactionState.UNKNOWN
+    def check_local_transaction(self, message): return LocalTransactionState.ROLLBACK
+producer = broker.transaction_producer("payments", Other())
+"""
+
+
+def test_a_running_transaction_is_checked_nowhere_else(store: Path, start: Callable[..., Process]) -> None:
+    """Another process finds no row of a local transaction that still runs, and would roll it back."""
+    how = "shared=True, transaction_timeout=0.2, transaction_check_interval=0.2"
+    writer = start(how)
+    with txstore.open(store, shared=True, transaction_timeout=0.2, transaction_check_interval=0.2) as broker:
+        other = start(how)
+        other.run(_ROLLS_BACK)
+        producer = broker.transaction_producer("payments", Listener())
+        with producer.transaction(Message("orders", b"slow")) as tx:
+            writer.kill()
+            checks = _checks_of(broker, tx.transaction_id)
+            eventually(lambda: checks() >= 3, seconds=30)
+        assert bodies(broker, 1) == [b"slow"]
+
+
+def _checks_of(broker: txstore.SharedBroker, transaction_id: str) -> Callable[[], int]:
+    """Counts the checks that reached this process."""
+    counted: list[str] = []
+    checks = broker._session.checks
+    handle = checks._handle
+
+    def count(connection: Any, request: Any) -> None:
+        counted.append(request.ext_fields["transactionId"])
+        handle(connection, request)
+
+    broker._session.client.listeners[txstore._native.RequestCode.CHECK_TRANSACTION_STATE] = count
+    return lambda: counted.count(transaction_id)
+
+
+def test_any_process_of_the_group_answers_for_a_killed_one(store: Path, start: Callable[..., Process]) -> None:
+    how = "shared=True, transaction_timeout=0.2, transaction_check_interval=0.2"
+    writer = start(how)
+    writer.run(_ROLLS_BACK)
+    sent = writer.run("print(producer.send_in_transaction(Message('orders', b'paid')).transaction_id)")
+    writer.kill()
+    with txstore.open(store, shared=True, transaction_timeout=0.2, transaction_check_interval=0.2) as broker:
+        listener = Listener()
+        broker.transaction_producer("payments", listener)
+        assert bodies(broker, 1) == [b"paid"]
+        assert listener.asked == [sent]
+
+
+def test_one_group_shares_its_queues_among_processes(store: Path, start: Callable[..., Process]) -> None:
+    with txstore.open(store, shared=True) as broker:
+        broker.producer("senders").send(Message("orders", b"first"))
+        other = start()
+        other.run("consumer = broker.consumer('group', 'orders')")
+        with broker.consumer("group", "orders") as consumer:
+
+            def theirs() -> list[int]:
+                found: list[int] = json.loads(other.run("consumer.poll(timeout=0.1); print(list(consumer.queue_ids))"))
+                return found
+
+            eventually(lambda: (consumer.poll(timeout=0.1), len(consumer.queue_ids) == len(theirs()) == 2)[1])
+            assert not set(consumer.queue_ids) & set(theirs())
+            other.kill()
+            eventually(lambda: (consumer.poll(timeout=0.1), len(consumer.queue_ids) == 4)[1])
+
+
+def test_a_message_is_stored_once_if_its_answer_is_lost(store: Path, start: Callable[..., Process]) -> None:
+    """The writer is stopped after it has stored the message, so that the sender must ask the next one."""
+    writer = start()
+    with txstore.open(store, shared=True) as broker:
+        producer = broker.producer("group")
+        producer.send(Message("orders", b"first"))
+        writer.kill(signal.SIGSTOP)
+        sending = threading.Thread(target=producer.send, args=(Message("orders", b"again"),))
+        sending.start()
+        eventually(lambda: _requests_in_flight(broker) > 0)
+        writer.begin("import time; time.sleep(60)")
+        writer.kill(signal.SIGCONT)
+        eventually(lambda: _requests_in_flight(broker) == 0 or not sending.is_alive())
+        writer.kill()
+        sending.join()
+    with txstore.open(store) as embedded:
+        found = [message.body for queue in range(4) for message in embedded.read("orders", queue, 0)[0]]
+        assert sorted(found) == [b"again", b"first"]
+
+
+def _requests_in_flight(broker: txstore.SharedBroker) -> int:
+    connection = broker._client.connections.live(broker.address)
+    return 0 if connection is None else len(connection._waiting)
+
+
+def test_a_stopped_writer_is_waited_for_and_never_replaced(store: Path, start: Callable[..., Process]) -> None:
+    writer = start()
+    with txstore.open(store, shared=True) as broker:
+        producer = broker.producer("group")
+        producer.send(Message("orders", b"first"))
+        writer.kill(signal.SIGSTOP)
+        sent: list[Any] = []
+        sending = threading.Thread(target=lambda: sent.append(producer.send(Message("orders", b"second"))))
+        sending.start()
+        eventually(lambda: _requests_in_flight(broker) > 0)
+        assert not broker.is_writer
+        writer.kill(signal.SIGCONT)
+        sending.join(30)
+        assert len(sent) == 1
+        assert not broker.is_writer
+
+
+def test_a_writer_without_a_socket_is_named(store: Path, start: Callable[..., Process]) -> None:
+    """It may be recovering. It is waited for, then the error says who it is."""
+    writer = start("listen=False")
+    with pytest.raises(txstore.BrokerUnreachableError, match="states no socket"):
+        txstore.open(store, shared=True, open_timeout=0.2)
+    lock = store / "lock"
+    entry = {"socket": "txstore-0123456789abcdef.sock", "pid": writer.pid, "boot_id": "another", "uid": 7}
+    lock.write_text(f"lock\n{json.dumps(entry)}\n")
+    with pytest.raises(txstore.BrokerUnreachableError, match=f"process {writer.pid} of user 7, before the machine"):
+        txstore.open(store, shared=True, open_timeout=0.2)
+
+
+@pytest.mark.parametrize(
+    "entry", [b"", b"lock", b"lock\n", b"lock\n{}\n", b"lock\n[1]\n", b"\xff\n\xff\n", b"lock\n{" * 9]
+)
+def test_an_invalid_entry_is_ignored(store: Path, entry: bytes) -> None:
+    txstore.open(store).close()
+    (store / "lock").write_bytes(entry)
+    assert read_holder(str(store)) is None
+    with txstore.open(store, shared=True) as broker:
+        assert broker.is_writer
+
+
+@pytest.mark.parametrize("name", ["../x.sock", "/etc/passwd", "config", "txstore-0123456789abcdeX.sock"])
+def test_an_entry_names_only_sockets(store: Path, name: str) -> None:
+    """The next holder removes the named file."""
+    txstore.open(store).close()
+    entry = {"socket": name, "pid": 1, "boot_id": "", "uid": 0}
+    (store / "lock").write_text(f"lock\n{json.dumps(entry)}\n")
+    assert read_holder(str(store)) is None
+
+
+def test_a_process_that_declines_never_writes(store: Path, start: Callable[..., Process]) -> None:
+    with pytest.raises(txstore.BrokerUnreachableError, match="there is no store"):
+        txstore.open(store, shared=True, writer=False, open_timeout=0.1)
+    txstore.open(store).close()
+    with pytest.raises(txstore.BrokerUnreachableError, match="no process has stated a socket"):
+        txstore.open(store, shared=True, writer=False, open_timeout=0.1)
+    writer = start()
+    with txstore.open(store, shared=True, writer=False, open_timeout=0.5) as broker:
+        producer = broker.producer("group")
+        producer.send(Message("orders", b"x"))
+        writer.kill()
+        with pytest.raises(txstore.BrokerUnreachableError):
+            producer.send(Message("orders", b"x"))
+        start().run("pass")
+        producer.send(Message("orders", b"x"))
+        assert not broker.is_writer
+
+
+def test_a_plain_program_answers_shared_ones(store: Path, start: Callable[..., Process]) -> None:
+    with txstore.open(store) as embedded:
+        assert embedded.local_socket is not None
+        start().run("broker.producer('group').send(Message('orders', b'x'))")
+        assert bodies(embedded, 1) == [b"x"]
+        with pytest.raises(txstore.StoreLockedError, match="shared=True in each") as locked:
+            txstore.open(store)
+        assert locked.value.pid == os.getpid()
+    with txstore.open(store, listen=False) as embedded:
+        assert embedded.local_socket is None
+        assert read_holder(str(store)) is None
+
+
+def test_a_plain_program_is_collected_without_a_close(store: Path) -> None:
+    """Waiting for clients does not keep the broker."""
+    broker = txstore.open(store)
+    del broker
+    gc.collect()
+    txstore.open(store).close()
+
+
+def test_serving_answers_on_the_store_socket_too(store: Path, start: Callable[..., Process]) -> None:
+    """One consumer group is shared by clients of all addresses, because there is one server."""
+    with txstore.serve(store, listen="127.0.0.1:0", name_server="127.0.0.1:0") as server:
+        start().run("broker.producer('group').send(Message('orders', b'x'))")
+        assert server.name_server is not None
+        with txstore.connect(server.name_server) as broker:
+            assert bodies(broker, 1) == [b"x"]
+
+
+def test_a_server_over_a_plain_broker_takes_the_socket_and_returns_it(store: Path) -> None:
+    with txstore.open(store) as embedded:
+        for _ in range(2):
+            with txstore.connect(f"store:{store}") as first:
+                first.producer("group").send(Message("orders", b"x"))
+            with (
+                txstore.serve(embedded, listen="127.0.0.1:0", name_server=None) as server,
+                txstore.connect(f"store:{store}") as second,
+            ):
+                second.producer("group").send(Message("orders", b"y"))
+                assert server.counters()["connections"] >= 1
+
+
+def test_a_path_may_be_long(tmp_path: Path) -> None:
+    """A Unix socket's name is limited to 107 bytes."""
+    store = tmp_path / ("x" * 100) / ("y" * 100)
+    store.parent.mkdir()
+    with txstore.open(store, shared=True) as first, txstore.open(store, shared=True) as second:
+        assert [first.is_writer, second.is_writer] == [True, False]
+        second.producer("group").send(Message("orders", b"x"))
+
+
+def test_twenty_that_open_at_once_have_one_writer(store: Path) -> None:
+    code = f"import txstore, sys; broker = txstore.open({str(store)!r}, shared=True)\n" + textwrap.dedent("""
+        broker.producer('group').send(txstore.Message('orders', str(sys.argv[1]).encode()))
+        print(broker.is_writer, flush=True)
+        sys.stdin.read()
+        broker.close()
+    """)
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                         text=True, cwd=ROOT)
+        for number in range(20)
+    ]  # fmt: skip
+    try:
+        said = [process.stdout.readline() for process in processes if process.stdout is not None]
+    finally:
+        for process in processes:
+            process.communicate("")
+    assert sorted(said) == ["False\n"] * 19 + ["True\n"]
+    assert [process.returncode for process in processes] == [0] * 20
+    with txstore.open(store) as broker:
+        assert bodies(broker, 20) == sorted(str(number).encode() for number in range(20))
+
+
+def test_a_forked_child_becomes_a_client(store: Path) -> None:
+    """As with gunicorn's preload: the producer was created before the fork, and each worker sends."""
+    with txstore.open(store, shared=True) as broker:
+        producer = broker.producer("group")
+        mine = producer.send(Message("orders", b"parent"))
+        theirs = _in_child(lambda: producer.send(Message("orders", b"child")).message_id)
+        assert theirs != mine.message_id
+        assert _in_child(lambda: str(broker.is_writer)) == "False"
+        producer.send(Message("orders", b"parent again"))
+        assert bodies(broker, 3) == [b"child", b"parent", b"parent again"]
+
+
+def test_ids_of_parent_and_child_differ(store: Path) -> None:
+    """A child that continued its parent's ids would give two messages one id."""
+    txstore.unique_id()
+    theirs = _in_child(lambda: ",".join(txstore.unique_id() for _ in range(50))).split(",")
+    assert not set(theirs) & {txstore.unique_id() for _ in range(50)}
+
+
+def test_a_child_of_a_dead_writer_does_not_hide_its_end(store: Path, start: Callable[..., Process]) -> None:
+    """Its copies of the sockets would keep connections open that nobody answers."""
+    writer = start()
+    with txstore.open(store, shared=True) as broker:
+        broker.producer("group").send(Message("orders", b"x"))
+        child = int(
+            writer.run("""
+            import os, time
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(60)
+                os._exit(0)
+            print(pid)
+        """)
+        )
+        try:
+            writer.kill()
+            broker.producer("group").send(Message("orders", b"y"))
+            assert broker.is_writer
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_consumer_from_before_the_fork_says_so(store: Path) -> None:
+    with txstore.open(store, shared=True) as broker:
+        broker.producer("group").send(Message("orders", b"x"))
+        with broker.consumer("group", "orders") as consumer:
+            eventually(lambda: len(consumer.poll(timeout=0.1)) == 1)
+            assert "create consumers after forking" in _in_child(lambda: _error_of(consumer.poll))
+
+
+def _error_of(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except txstore.TxStoreError as error:
+        return str(error)
+    return "no error"
+
+
+def _in_child(work: Callable[[], str]) -> str:
+    """Runs something in a forked child and returns its result."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.write(writing, work().encode())
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        said = file.read()
+    assert os.waitpid(pid, 0)[1] == 0
+    return said
+
+
+def _send(path: str, body: bytes) -> None:
+    with txstore.open(path, shared=True) as broker:
+        broker.producer("group").send(Message("orders", body))
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_multiprocessing(store: Path, how: str) -> None:
+    with txstore.open(store, shared=True) as broker:
+        context: Any = multiprocessing.get_context(how)
+        children = [context.Process(target=_send, args=(str(store), str(n).encode())) for n in range(3)]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join()
+        assert [child.exitcode for child in children] == [0, 0, 0]
+        assert bodies(broker, 3) == [b"0", b"1", b"2"]
+
+
+def test_arguments_that_contradict_are_refused(store: Path) -> None:
+    with pytest.raises(txstore.InvalidOptionError, match="read_only"):
+        txstore.open(store, shared=True, read_only=True)  # type: ignore[call-overload]
+    with pytest.raises(txstore.InvalidOptionError, match="needs shared=True"):
+        txstore.open(store, writer=False)  # type: ignore[call-overload]
+
+
+def test_network_file_systems_are_refused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import txstore.shared.broker
+
+    monkeypatch.setattr(txstore.shared.broker, "network_file_system", lambda _: "NFS")
+    with pytest.raises(txstore.InvalidOptionError, match="it is on NFS"):
+        txstore.open(store, shared=True)
+
+
+def test_a_directory_that_holds_no_socket_gets_an_abstract_one(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from txstore.broker import local_socket
+
+    address = local_socket._address
+    monkeypatch.setattr(
+        local_socket, "_address", lambda folder, name: address(folder, name) if name[0] == "@" else f"/nowhere/{name}"
+    )
+    with txstore.open(store, shared=True) as first, txstore.open(store, shared=True) as second:
+        holder = read_holder(str(store))
+        assert holder is not None
+        assert holder.socket.startswith("@txstore-")
+        second.producer("group").send(Message("orders", b"x"))
+        assert first.is_writer
