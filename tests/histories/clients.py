@@ -5,6 +5,8 @@ Out:    what each client did and was told, one line each, in a file.
 Always: an action is written down before it begins.
 
     python -m tests.histories.clients ADDRESS FILE SEED FIRST COUNT threads|asyncio
+
+ADDRESS may be `shared:STORE`: then all clients of the process share one `txstore.open(STORE, shared=True)`.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,14 @@ SOON: dict[str, Any] = {
     "request_timeout": 15,
     "connect_timeout": 15,
 }
+SETTINGS: dict[str, Any] = {
+    "transaction_timeout": 1,
+    "transaction_check_interval": 1,
+    "transaction_check_max": 1_000,
+    "mapped_file_size_commit_log": 1 << 20,
+    "max_message_size": 1 << 16,
+}
+SHARED = "shared:"
 _PAUSE_SECONDS = 0.15
 _PAUSE_AFTER_FAILURE_SECONDS = 0.5
 _LATE_SECONDS = 2.5
@@ -151,6 +162,7 @@ class Threads:
         self._stop, self._end = threading.Event(), threading.Event()
         self._ready = threading.Barrier(len(plans) + 1, timeout=_READY_SECONDS)
         works = (self._send, self._transact, self._send, self._transact, self._consume, self._transact)
+        self._shared = _opened(address)
         pool = ThreadPoolExecutor(len(plans))
         self._clients = [
             pool.submit(self._live, address, plan, works[at % len(works)]) for at, plan in enumerate(plans)
@@ -164,9 +176,11 @@ class Threads:
         self._end.set()
         for client in self._clients:
             client.result()
+        if self._shared is not None:
+            self._shared.close()
 
     def _live(self, address: str, plan: Plan, work: Callable[[Any, Plan], None]) -> None:
-        with txstore.connect(address, **SOON) as broker:
+        with txstore.connect(address, **SOON) if self._shared is None else nullcontext(self._shared) as broker:
             self._ready.wait()
             work(broker, plan)
 
@@ -306,6 +320,12 @@ class Tasks:
             except TxStoreError as error:
                 plan.failed(error)
                 await asyncio.sleep(plan.pause())
+
+
+def _opened(address: str) -> txstore.SharedBroker | None:
+    if not address.startswith(SHARED):
+        return None
+    return txstore.open(address.removeprefix(SHARED), shared=True, **SETTINGS)
 
 
 def _outcome(state: LocalTransactionState) -> str:

@@ -14,32 +14,25 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 import txstore
 from tests.histories.checker import Anomaly, History, anomalies, events_of
-from tests.histories.clients import TOPIC
+from tests.histories.clients import SETTINGS, TOPIC
 from tests.histories.proxy import FaultyProxy
 from tests.hostile import FLOODS
 from tests.memory import Watch
 from tests.peer.rocketmq import Peer
 
 _ROOT = Path(__file__).resolve().parents[2]
-_QUEUES = 16
-_CLIENTS_OF_A_PROCESS = 8
+QUEUES = 16
+CLIENTS_OF_A_PROCESS = 8
 _SETTLE_SECONDS = 90.0
-_SETTINGS: dict[str, Any] = {
-    "transaction_timeout": 1,
-    "transaction_check_interval": 1,
-    "transaction_check_max": 1_000,
-    "mapped_file_size_commit_log": 1 << 20,
-    "max_message_size": 1 << 16,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +54,7 @@ class Server:
 
     def __init__(self, path: Path, advertised: str, port: int) -> None:
         entry = [sys.executable, "-c", "import sys; from txstore.cli.main import main; sys.exit(main())", "serve"]
-        settings = [word for name, value in _SETTINGS.items() for word in ("--set", f"{name}={value}")]
+        settings = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
         addresses = ["--listen", f"127.0.0.1:{port}", "--name-server", "none", "--advertise", advertised]
         self._command = [*entry, str(path), *addresses, *settings]
         self._log = path.with_name("server.log")
@@ -116,6 +109,14 @@ class Clients:
         self._process.communicate(timeout=120)
         assert self._process.returncode == 0, self._errors()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
     def _errors(self) -> str:
         return self.log.with_suffix(".err").read_text()[-4_000:]
 
@@ -126,8 +127,7 @@ class Clients:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._process.poll() is None:
-            self._process.kill()
-            self._process.communicate()
+            self.kill()
 
 
 Load: TypeAlias = Literal["none", "floods", "busy"]
@@ -140,8 +140,8 @@ def run_history(folder: Path, seed: int, seconds: float, clients: int, restarts:
     folder.mkdir(exist_ok=True)
     chance = random.Random(seed)
     store = folder / "store"
-    with txstore.open(store, **_SETTINGS) as broker:
-        broker.create_topic(TOPIC, _QUEUES)
+    with txstore.open(store, **SETTINGS) as broker:
+        broker.create_topic(TOPIC, QUEUES)
     port = Peer.free_port()
     with ExitStack() as stack:
         proxy = stack.enter_context(FaultyProxy(port, seed))
@@ -153,11 +153,11 @@ def run_history(folder: Path, seed: int, seconds: float, clients: int, restarts:
                     folder / f"clients-{first}.jsonl",
                     seed,
                     first,
-                    min(_CLIENTS_OF_A_PROCESS, clients - first),
-                    ("threads", "asyncio")[first // _CLIENTS_OF_A_PROCESS % 2],
+                    min(CLIENTS_OF_A_PROCESS, clients - first),
+                    ("threads", "asyncio")[first // CLIENTS_OF_A_PROCESS % 2],
                 )
             )
-            for first in range(0, clients, _CLIENTS_OF_A_PROCESS)
+            for first in range(0, clients, CLIENTS_OF_A_PROCESS)
         ]
         for group in groups:
             group.ready()
@@ -174,12 +174,12 @@ def run_history(folder: Path, seed: int, seconds: float, clients: int, restarts:
         for group in groups:
             group.tell("stop")
         proxy.faults = 0.0
-        waited = _settle(store, groups)
+        waited = settle(store, groups)
         for group in groups:
             group.end()
         server.end(kill=False)
-    history = _history(store, [group.log for group in groups], proxy.delivered)
-    statistics = _statistics(history) | dict(sorted(proxy.happened.items())) | {"seconds to settle": round(waited)}
+    history = history_of(store, [group.log for group in groups], proxy.delivered)
+    statistics = statistics_of(history) | dict(sorted(proxy.happened.items())) | {"seconds to settle": round(waited)}
     statistics |= {"MiB at most": memory.peak_bytes >> 20} | _tenths(memory.samples)
     return Report(seed, anomalies(history), statistics)
 
@@ -204,7 +204,7 @@ def _running(command: list[str], errors: Path) -> Iterator[None]:
         process.wait()
 
 
-def _settle(store: Path, groups: list[Clients]) -> float:
+def settle(store: Path, groups: Sequence[Clients]) -> float:
     """Waits until no transaction is pending and all that is stored was read. Returns how long that took."""
     began = time.monotonic()
     while (waited := time.monotonic() - began) < _SETTLE_SECONDS:
@@ -219,9 +219,9 @@ def _settle(store: Path, groups: list[Clients]) -> float:
     return waited
 
 
-def _history(store: Path, logs: list[Path], delivered: Counter[str]) -> History:
+def history_of(store: Path, logs: list[Path], delivered: Counter[str]) -> History:
     clients = events_of(logs)
-    with txstore.open(store, **_SETTINGS) as broker:
+    with txstore.open(store, **SETTINGS) as broker:
         halves = {event["name"]: event["id"] for client in clients for event in client if event["what"] == "half"}
         outcomes = {name: broker.transaction(half).state.value for name, half in halves.items()}
         return History(clients, delivered, _stored(broker), outcomes)
@@ -246,7 +246,7 @@ def _tenths(samples: list[int]) -> dict[str, int]:
     return {f"MiB at least, tenth {at + 1}": min(samples[at * size :][:size], default=0) >> 20 for at in range(10)}
 
 
-def _statistics(history: History) -> dict[str, int]:
+def statistics_of(history: History) -> dict[str, int]:
     times = sorted(event["ms"] for event in history.of("sent")) or [0.0]
     told = Counter(event["outcome"] for event in history.of("told"))
     return {

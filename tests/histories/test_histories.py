@@ -8,6 +8,9 @@ TXSTORE_HISTORIES runs of TXSTORE_HISTORY_SECONDS each, with TXSTORE_HISTORY_CLI
 TXSTORE_HISTORY_SEED repeats the first. One more run of TXSTORE_HOSTILE_SECONDS has a hostile client in addition. If it
 takes ten minutes or more, a run of a tenth of that time comes first, with busy processes instead, whose times of sends
 are for comparison.
+
+A third run of TXSTORE_SHARED_SECONDS has no server and no network: the clients are in processes that share the store,
+and the one that writes is killed every few seconds. TXSTORE_SHARED_LOG is how many bytes the log has before.
 """
 
 from __future__ import annotations
@@ -20,11 +23,14 @@ from pathlib import Path
 import pytest
 
 from tests.histories.run import run_history
+from tests.histories.shared import run_shared_history
 
 RUNS = int(os.environ.get("TXSTORE_HISTORIES", "1"))
 SECONDS = float(os.environ.get("TXSTORE_HISTORY_SECONDS", "8"))
 CLIENTS = int(os.environ.get("TXSTORE_HISTORY_CLIENTS", "64"))
 HOSTILE_SECONDS = float(os.environ.get("TXSTORE_HOSTILE_SECONDS", "8"))
+SHARED_SECONDS = float(os.environ.get("TXSTORE_SHARED_SECONDS", "15"))
+SHARED_LOG = int(os.environ.get("TXSTORE_SHARED_LOG", "0"))
 # The stated 512, what the server has at its start, and what a busy machine takes between two measurements.
 MEMORY_MIB_MAX = 768
 SEED = int(os.environ.get("TXSTORE_HISTORY_SEED", random.randrange(1 << 30)))
@@ -57,4 +63,16 @@ def test_clients_are_told_nothing_untrue_while_one_floods(tmp_path: Path) -> Non
     assert report.anomalies == []
     assert report.statistics["sends acknowledged"] > CLIENTS
     assert 0 < report.statistics["MiB at most"] < MEMORY_MIB_MAX
+    shutil.rmtree(tmp_path)
+
+
+@pytest.mark.kill
+def test_processes_that_share_a_store_are_told_nothing_untrue(tmp_path: Path) -> None:
+    report = run_shared_history(tmp_path, SEED, SHARED_SECONDS, CLIENTS, pause=(2.0, 5.0), log_bytes=SHARED_LOG)
+    print(report)
+    assert report.anomalies == []
+    assert report.statistics["takeovers"] > 0
+    assert report.statistics["sends acknowledged"] > CLIENTS
+    assert report.statistics["committed"] > CLIENTS / 4
+    assert report.statistics["rolled_back"] > 0
     shutil.rmtree(tmp_path)
