@@ -14,6 +14,7 @@ from typing import Final, Literal, Protocol, final, type_check_only
 
 from typing_extensions import disjoint_base
 
+from txstore.errors import TxStoreError
 from txstore.transaction_state import TransactionState
 
 __version__: str
@@ -784,6 +785,55 @@ class Store:
         """Syncs the derived files and writes a snapshot, so that the next open scans only from here."""
     def heal(self) -> OpenReport:
         """Returns the report of the healing at open. A writer's store is always healed."""
+
+@final
+class LoopStore:
+    """Writes to an open store for an event loop. No call waits for a sync.
+
+    A write returns what it wrote and `durable_first`, the end up to which the log must be durable before the write
+    counts, or 0. With `wait` it may wait for a lock or for space. Without, it returns None where it would have to wait, and
+    has changed nothing.
+    """
+
+    @staticmethod
+    def start(store: Store) -> LoopStore:
+        """Starts the thread that syncs. It ends with `stop`, or when this is no longer used."""
+    def append(self, message: Message, queue_id: int, wait: bool, /) -> tuple[SendResult, int] | None:
+        """Stores one message."""
+    def append_many(
+        self, messages: Sequence[Message], queue_ids: Sequence[int], wait: bool, /
+    ) -> tuple[list[SendResult], int] | None:
+        """Stores several messages in one write: either all or none."""
+    def prepare(
+        self, message: Message, queue_id: int, producer_group: str, owner: int, wait: bool, /
+    ) -> tuple[SendResult, int] | None:
+        """Stores a half message, as `Store.prepare` does."""
+    def end_transaction(
+        self,
+        half_queue_offset: int,
+        prepared_transaction_offset: int,
+        wait: bool,
+        /,
+        *,
+        commit: bool,
+        transaction_id: str | None = None,
+        producer_group: str | None = None,
+        by_hand: bool = False,
+    ) -> tuple[EndResult | TxStoreError, int] | None:
+        """Ends a transaction, as `Store.end_transaction` does. An error may tell an outcome, so it is returned, and counts
+        when the log is durable."""
+    def request_sync(self, end: int) -> None:
+        """Requests that the log becomes durable up to `end`. Never waits."""
+    def durable(self) -> int:
+        """Returns the end up to which the log is durable, and takes the events from `fileno`. Raises the error of a failed
+        sync."""
+    @property
+    def durable_end(self) -> int:
+        """The physical offset up to which the log is durable, also after a failed sync."""
+    def fileno(self) -> int:
+        """Returns the file descriptor that is readable after each sync."""
+    def stop(self) -> None:
+        """Ends the thread after the syncs that were requested. Idempotent."""
 
 @final
 class Scan:

@@ -43,6 +43,23 @@ pub(super) fn written<'s, T: Send>(
     }
 }
 
+/// Writes without waiting for a sync. Returns what was written, and the physical offset up to which the log must be
+/// durable before the write counts; 0 if it counts already.
+///
+/// Only with `wait` it waits for a lock or for space, without the interpreter's lock. Otherwise `None` says that it would
+/// have to wait, and that nothing has changed.
+pub(super) fn unacknowledged<'s, T: Send>(
+    py: Python<'_>,
+    wait: bool,
+    write: impl Fn(Wait) -> Result<Unacknowledged<'s, T>> + Sync,
+) -> PyResult<Option<(T, u64)>> {
+    let written = if wait { py.detach(|| guarded(|| write(Wait::Yes))) } else { guarded(|| write(Wait::No)) };
+    match written.map(Unacknowledged::into_parts) {
+        Err(Error::WouldWait) => Ok(None),
+        written => written.map(|(value, end)| Some((value, end.map_or(0, |end| end.0)))).or_raise(py),
+    }
+}
+
 /// Runs a call of the engine. A panic, which is a bug, becomes an ordinary error.
 fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_or_else(|panic| {

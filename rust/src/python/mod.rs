@@ -15,6 +15,7 @@ mod codes;
 mod error;
 #[cfg(feature = "server")]
 mod event;
+mod loop_store;
 mod message;
 mod names;
 mod outbox;
@@ -48,6 +49,8 @@ mod _native {
     use super::event::{
         ClientAnswer, ConnectionClosed, ConnectionRefused, NewProducer, RemotingRequest, RequestDenied, UnknownTopic,
     };
+    #[pymodule_export]
+    use super::loop_store::LoopStore;
     #[pymodule_export]
     use super::message::{Message, SendResult};
     #[pymodule_export]

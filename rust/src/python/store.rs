@@ -562,7 +562,7 @@ fn size<T: TryFrom<i128>>(value: Option<i128>, option: &str) -> Result<Option<T>
     value.map(|value| number(value, option)).transpose()
 }
 
-fn queue(queue_id: i64) -> Result<QueueId, Error> {
+pub(super) fn queue(queue_id: i64) -> Result<QueueId, Error> {
     i32::try_from(queue_id).ok().filter(|id| *id >= 0).map(QueueId).ok_or_else(|| Error::InvalidName {
         what: format!("queue {queue_id} does not exist: queues are numbered from 0 to 2147483647"),
     })
@@ -576,7 +576,7 @@ fn offset(value: i128, name: &str) -> Result<u64, Error> {
         .ok_or_else(|| invalid(name, format!("must be between 0 and 9223372036854775807, got {value}")))
 }
 
-fn half(half_queue_offset: i128, prepared_transaction_offset: i128) -> Result<HalfCopy, Error> {
+pub(super) fn half(half_queue_offset: i128, prepared_transaction_offset: i128) -> Result<HalfCopy, Error> {
     Ok(HalfCopy {
         queue_offset: offset(half_queue_offset, "half_queue_offset")?,
         physical_offset: offset(prepared_transaction_offset, "prepared_transaction_offset")?,

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use super::batch::{Purpose, Wait};
+use super::batch::{Purpose, Unacknowledged, Wait};
 use super::{Shared, Store};
 use crate::base::error::{Error, Outcome, Result};
 use crate::base::mutant::{Mutant, mutated};
@@ -115,6 +115,13 @@ impl Store {
         }
     }
 
+    /// Ends a transaction without waiting for the sync that its outcome may need. The outcome counts when it is
+    /// acknowledged, also if it is the error `AlreadyEnded`.
+    pub fn end_unacknowledged(&self, end: &End, wait: Wait) -> Result<Unacknowledged<'_, Result<Ended>>> {
+        self.shared.check_writable("ending a transaction")?;
+        self.shared.end_alone(end, wait)
+    }
+
     /// Returns whether an end is acknowledged only after a sync.
     pub fn is_end_synced(&self, end: &End) -> bool {
         self.shared.is_synced(end.purpose())
@@ -164,19 +171,31 @@ impl Shared {
             return Err(Error::WouldWait);
         }
         let Some(_turn) = self.ends.turn.try_lock() else { return Err(Error::WouldWait) };
-        let Some(mut inner) = self.inner.try_lock() else { return Err(Error::WouldWait) };
+        self.end_alone(end, Wait::No)?.acknowledged()?
+    }
+
+    /// Writes an end as a group by itself.
+    fn end_alone(&self, end: &End, wait: Wait) -> Result<Unacknowledged<'_, Result<Ended>>> {
+        let mut inner = match wait {
+            Wait::Yes => self.inner.lock(),
+            Wait::No => self.inner.try_lock().ok_or(Error::WouldWait)?,
+        };
         let mut results = std::mem::take(&mut inner.group.results);
         results.clear();
-        self.write_group(&mut inner, &[end], &mut results, Wait::No)?;
-        if let Some(Err(Error::TransactionNotFound { .. })) = results.first() {
-            // The caller that may wait repeats the search in the files, and counts a failure then.
-            inner.counts.not_found -= 1;
-            return Err(Error::WouldWait);
-        }
-        let result = results.pop().unwrap_or(Err(Error::StoreClosed));
+        self.write_group(&mut inner, &[end], &mut results, wait)?;
+        let mut result = results.pop().unwrap_or(Err(Error::StoreClosed));
         inner.group.results = results;
-        self.unacknowledged(inner, Purpose::End, ()).acknowledged()?;
-        result
+        if let Err(Error::TransactionNotFound { .. }) = result {
+            // A search in the files may find it, for which only some callers may wait.
+            if wait == Wait::No {
+                inner.counts.not_found -= 1;
+                return Err(Error::WouldWait);
+            }
+            drop(inner);
+            result = self.look_for_gone(end, result);
+            inner = self.inner.lock();
+        }
+        Ok(self.unacknowledged(inner, end.purpose(), result))
     }
 
     fn end_group(&self, group: &[Arc<Ticket>]) {

@@ -37,6 +37,7 @@ mod space_check;
 mod state;
 mod statistics;
 mod stored_record;
+mod sync_thread;
 #[cfg(test)]
 mod tests;
 mod without_waiting;
@@ -56,6 +57,7 @@ pub use lifecycle::note_fork;
 pub use open::OpenReport;
 pub use statistics::{PendingRow, StoreStat};
 pub use stored_record::StoredRecord;
+pub use sync_thread::SyncThread;
 pub use without_waiting::Now;
 
 use std::path::{Path, PathBuf};

@@ -1,5 +1,7 @@
 //! What is durable when a call returns: half messages by default, and decisions that no check would repeat.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use super::*;
 use crate::base::error::Outcome;
 
@@ -129,6 +131,62 @@ fn an_end_by_hand_that_waits_for_the_disk_delays_no_other_end() {
         drop(slow);
         assert_eq!(discard.join().unwrap().unwrap().outcome, Outcome::Discarded);
     });
+}
+
+#[test]
+fn an_end_that_waits_for_no_sync_reports_no_outcome_before_it() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    let half = prepare(&store, b"paid");
+    let written = store.end_unacknowledged(&end_of(&half, EndKind::Commit), Wait::No).unwrap();
+    assert_eq!(written.value().as_ref().unwrap().outcome, Outcome::Committed);
+    assert!(written.needs_sync());
+    let (other, end) = store.end_unacknowledged(&end_of(&half, EndKind::RollBack), Wait::No).unwrap().into_parts();
+    assert!(matches!(other, Err(Error::AlreadyEnded { outcome: Outcome::Committed, .. })));
+    assert!(end.is_some(), "this error tells the outcome, too");
+    assert_eq!(pending(&after_power_cut(&bench)), [half.queue_offset.0]);
+    written.acknowledged().unwrap().unwrap();
+    assert_eq!(bodies(&after_power_cut(&bench), "orders", 1), [b"paid"]);
+}
+
+#[test]
+fn an_end_that_waits_for_no_sync_waits_for_no_group() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    let halves: Vec<_> = (0..2_u8).map(|number| prepare(&store, &[number])).collect();
+    let slow = bench.memory.hold_syncs();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| end(&store, &halves[0], EndKind::Commit));
+        slow.wait_for_one();
+        let written = store.end_unacknowledged(&end_of(&halves[1], EndKind::Commit), Wait::No).unwrap();
+        assert!(written.needs_sync());
+        drop(slow);
+        written.acknowledged().unwrap().unwrap();
+        other.join().unwrap().unwrap();
+    });
+}
+
+/// Waits until the descriptor of a sync thread is readable, then returns what it tells.
+fn synced(syncs: &SyncThread) -> Result<PhysicalOffset> {
+    let mut wanted = [PollFd::from_borrowed_fd(syncs.descriptor(), PollFlags::IN)];
+    let patience = Timespec { tv_sec: 30, tv_nsec: 0 };
+    assert_eq!(poll(&mut wanted, Some(&patience)).unwrap(), 1, "no sync was reported");
+    syncs.durable()
+}
+
+#[test]
+fn a_sync_thread_reports_a_failed_sync_each_time_it_is_asked() {
+    let bench = Bench::sync();
+    let store = Arc::new(bench.open());
+    let syncs = SyncThread::start(Arc::clone(&store)).unwrap();
+    let envelope = envelope("orders");
+    let message = NewMessage { envelope: &envelope, body: b"paid", queue_id: QUEUE };
+    let end = store.append_one(&message, Wait::Yes).unwrap().into_parts().1.unwrap();
+    bench.memory.fail_at(bench.memory.calls() + 1, crate::storage::memory::FaultKind::Io, true);
+    syncs.request(end);
+    assert!(matches!(synced(&syncs), Err(Error::StorePoisoned { .. })));
+    assert!(matches!(syncs.durable(), Err(Error::StorePoisoned { .. })));
+    assert!(store.durable_end() < end);
 }
 
 /// A full log file becomes durable before the next one begins, while sends wait. So the background thread makes the log
