@@ -1,4 +1,4 @@
-"""Guards a row and its message as one transaction on asyncio with a remote broker.
+"""Guards a row and its message as one transaction on asyncio, with a remote broker and with a store in the process.
 
 The session's event loop is also the one on which the broker's responses arrive, and neither waits for the other.
 """
@@ -38,7 +38,13 @@ async def take(consumer: txstore.aio.Consumer, count: int) -> list[bytes]:
     return found
 
 
-def test_row_and_message_are_one_transaction(serve_names: str, topic: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["remote", "embedded"])
+def test_row_and_message_are_one_transaction(serve_names: str, topic: str, tmp_path: Path, kind: str) -> None:
+    def opened() -> txstore.aio.Broker:
+        if kind == "remote":
+            return txstore.aio.connect(serve_names, **SOON)
+        return txstore.aio.open(tmp_path / "store", transaction_timeout=0.1, transaction_check_interval=0.1)
+
     async def story() -> None:
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'orders.db'}")
         database = Database(engine)
@@ -50,7 +56,7 @@ def test_row_and_message_are_one_transaction(serve_names: str, topic: str, tmp_p
             await session.execute(text("INSERT INTO orders VALUES (:name)"), {"name": name})
 
         async with (
-            txstore.aio.connect(serve_names, **SOON) as broker,
+            opened() as broker,
             broker.transaction_producer(f"g-{topic}", database=database) as producer,
             broker.consumer(f"c-{topic}", topic) as consumer,
             AsyncSession(engine) as session,

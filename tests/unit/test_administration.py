@@ -118,7 +118,7 @@ def public(of: object) -> set[str]:
     return {name for name in dir(of) if not name.startswith("_")}
 
 
-@pytest.mark.parametrize("kind", [RemoteBroker, txstore.aio.Broker])
+@pytest.mark.parametrize("kind", [RemoteBroker, txstore.aio.RemoteBroker])
 def test_remote_broker_offers_what_an_embedded_one_does(kind: type) -> None:
     # Calls of producers, consumers and servers, which users do not make.
     for_parts = public(BrokerInterface) | {"append", "pull", "prepare", "end", "watch_topics", "search_offset"}

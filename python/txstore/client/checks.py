@@ -7,7 +7,6 @@ Always: any producer of the group may answer, also for a process that has ended.
 """
 
 import asyncio
-import inspect
 import logging
 import time
 from dataclasses import dataclass
@@ -120,12 +119,6 @@ class Checks:
     ) -> bool:
         loop = self._client.loop
 
-        def ask() -> object:
-            answer = checker(half)
-            if inspect.iscoroutine(answer):
-                return asyncio.run_coroutine_threadsafe(answer, loop).result()
-            return answer
-
         def starting() -> bool:
             return self._client.producers.get(number) is member
 
@@ -143,7 +136,7 @@ class Checks:
             loop.call_soon_threadsafe(self._client.spawn, self._end(connection, group, asked, answer.state))
 
         key = (connection.address, asked.queue_offset)
-        return self._pool.submit(number, key, ask, starting=starting, done=done)
+        return self._pool.submit(number, key, lambda: checker(half), starting=starting, done=done)
 
     async def _end(self, connection: Connection, group: str, asked: _Asked, state: LocalTransactionState) -> None:
         """Sends the answer. Brokers confirm COMMIT and ROLLBACK, not UNKNOWN. A lost answer is asked for again."""
