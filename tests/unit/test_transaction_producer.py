@@ -203,7 +203,7 @@ def test_added_checker_is_announced_so_that_waiting_transactions_are_checked() -
     assert producer.checker_for("t", None) is None
 
 
-def test_callable_that_only_checks_is_no_executer() -> None:
+def test_callable_that_only_checks_runs_no_local_transaction() -> None:
     producer = FakeBroker().transaction_producer("g", check_listener=answers)
     assert producer.checker_for("any", None) is answers
     with pytest.raises(InvalidOptionError, match="has no listener that runs local transactions"):
@@ -248,7 +248,7 @@ def made(**how: Any) -> TransactionProducer:
 SESSION_HINT = 'hint: broker.transaction_producer("g", database=txstore.database.Database(engine)), without a listener'
 # What is refused: the call, the option that it blames, and the whole text.
 REFUSED: dict[str, tuple[Callable[[], object], str, str]] = {
-    "a listener that is none": (
+    "an object that cannot listen": (
         lambda: made(listener=object()),
         "listener",
         "expected a transaction listener, got object\nhint: derive it from txstore.TransactionListener",
