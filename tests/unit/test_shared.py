@@ -5,6 +5,7 @@ The processes here are real, because locks, forks and killed writers are.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import multiprocessing
@@ -23,7 +24,9 @@ import pytest
 import txstore
 from tests.waiting import eventually
 from txstore import Message, TransactionListener, TransactionState
+from txstore._native import RequestCode
 from txstore.broker.local_socket import read_holder
+from txstore.client.connection import Connection
 from txstore.message import LocalTransactionState
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -185,9 +188,10 @@ def test_a_transaction_ends_once_over_a_takeover(store: Path, start: Callable[..
 
 
 class Listener(TransactionListener):
-    """Answers UNKNOWN first, and COMMIT to a check."""
+    """Answers UNKNOWN first, and COMMIT to a check, or what it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer: LocalTransactionState = COMMIT) -> None:
+        self._answer = answer
         self.asked: list[str | None] = []
 
     def execute_local_transaction(self, message: Any, arg: Any) -> LocalTransactionState:
@@ -195,7 +199,7 @@ class Listener(TransactionListener):
 
     def check_local_transaction(self, message: Any) -> LocalTransactionState:
         self.asked.append(message.transaction_id)
-        return COMMIT
+        return self._answer
 
 
 _ROLLS_BACK = """
@@ -207,33 +211,59 @@ producer = broker.transaction_producer("payments", Other())
 """
 
 
-def test_a_running_transaction_is_checked_nowhere_else(store: Path, start: Callable[..., Process]) -> None:
+def test_a_running_transaction_is_checked_nowhere_else(store: Path) -> None:
     """Another process finds no row of a local transaction that still runs, and would roll it back."""
-    how = "shared=True, transaction_timeout=0.2, transaction_check_interval=0.2"
-    writer = start(how)
-    with txstore.open(store, shared=True, transaction_timeout=0.2, transaction_check_interval=0.2) as broker:
-        other = start(how)
-        other.run(_ROLLS_BACK)
+    soon: Any = {"transaction_timeout": 0.1, "transaction_check_interval": 0.1}
+    first = txstore.open(store, **soon)
+    with txstore.connect(f"store:{store}") as other, txstore.connect(f"store:{store}") as broker:
+        stranger = Listener(LocalTransactionState.ROLLBACK)
+        other.transaction_producer("payments", stranger)
         producer = broker.transaction_producer("payments", Listener())
+        waiting_other, waiting = _hold(other), _hold(broker)
         with producer.transaction(Message("orders", b"slow")) as tx:
-            writer.kill()
+            first.close()
             checks = _checks_of(broker, tx.transaction_id)
-            eventually(lambda: checks() >= 3, seconds=30)
-        assert bodies(broker, 1) == [b"slow"]
+            with txstore.open(store, **soon) as second:
+                second.postpone_checks(3600)
+                waiting_other.set()
+                # The other one comes first, so that it would be asked first.
+                eventually(lambda: second._producers.of_group("payments") != [])
+                waiting.set()
+                eventually(lambda: second.transactions()[0].owner is not None, seconds=20)
+                second.postpone_checks(0)
+                second._parts.housekeeping.wake("checks")
+                eventually(lambda: checks() >= 3)
+                assert stranger.asked == []
+                tx.commit()
+                assert bodies(second, 1) == [b"slow"]
 
 
-def _checks_of(broker: txstore.SharedBroker, transaction_id: str) -> Callable[[], int]:
-    """Counts the checks that reached this process."""
+def _hold(broker: txstore.RemoteBroker) -> threading.Event:
+    """Holds the next connections of a client until the event is set."""
+    may_connect, connections = threading.Event(), broker._client.connections
+    dial = connections._dial
+    assert dial is not None
+
+    async def held() -> Any:
+        while not may_connect.is_set():
+            await asyncio.sleep(0.005)
+        return await dial()
+
+    connections._dial = held
+    return may_connect
+
+
+def _checks_of(broker: txstore.RemoteBroker, transaction_id: str | None) -> Callable[[], int]:
+    """Counts the checks that reach this client."""
     counted: list[str] = []
-    checks = broker._session.checks
-    handle = checks._handle
+    handle = broker._session.checks._handle
 
-    def count(connection: Any, request: Any) -> None:
+    def count(connection: Connection, request: Any) -> None:
         counted.append(request.ext_fields["transactionId"])
         handle(connection, request)
 
-    broker._session.client.listeners[txstore._native.RequestCode.CHECK_TRANSACTION_STATE] = count
-    return lambda: counted.count(transaction_id)
+    broker._client.listeners[RequestCode.CHECK_TRANSACTION_STATE] = count
+    return lambda: counted.count(str(transaction_id))
 
 
 def test_any_process_of_the_group_answers_for_a_killed_one(store: Path, start: Callable[..., Process]) -> None:
@@ -266,24 +296,69 @@ def test_one_group_shares_its_queues_among_processes(store: Path, start: Callabl
             eventually(lambda: (consumer.poll(timeout=0.1), len(consumer.queue_ids) == 4)[1])
 
 
-def test_a_message_is_stored_once_if_its_answer_is_lost(store: Path, start: Callable[..., Process]) -> None:
-    """The writer is stopped after it has stored the message, so that the sender must ask the next one."""
-    writer = start()
+def _lose_answers(monkeypatch: pytest.MonkeyPatch, code: RequestCode) -> list[int]:
+    """Loses the first answer to a request with its connection, after the request was carried out."""
+    call, lost = Connection.call, list[int]()
+
+    async def lossy(connection: Connection, asked: int, *facts: Any, **more: Any) -> Any:
+        answer = await call(connection, asked, *facts, **more)
+        if asked == code and not lost:
+            lost.append(answer.code)
+            connection.abort()
+            raise txstore.BrokerUnreachableError("lost", address=connection.address, in_doubt=True)
+        return answer
+
+    monkeypatch.setattr(Connection, "call", lossy)
+    return lost
+
+
+@pytest.mark.parametrize("messages", [1, 3])
+def test_a_message_is_stored_once_if_its_answer_is_lost(
+    store: Path, monkeypatch: pytest.MonkeyPatch, messages: int
+) -> None:
+    """It is sent again, and found by its unique id."""
+    code = RequestCode.SEND_MESSAGE_V2 if messages == 1 else RequestCode.SEND_BATCH_MESSAGE
     with txstore.open(store, shared=True) as broker:
         producer = broker.producer("group")
-        producer.send(Message("orders", b"first"))
-        writer.kill(signal.SIGSTOP)
-        sending = threading.Thread(target=producer.send, args=(Message("orders", b"again"),))
-        sending.start()
-        eventually(lambda: _requests_in_flight(broker) > 0)
-        writer.begin("import time; time.sleep(60)")
-        writer.kill(signal.SIGCONT)
-        eventually(lambda: _requests_in_flight(broker) == 0 or not sending.is_alive())
-        writer.kill()
-        sending.join()
+        producer.send(Message("orders", b"before"), queue_id=0)
+        lost = _lose_answers(monkeypatch, code)
+        wanted = [Message("orders", str(number).encode()) for number in range(messages)]
+        sent = producer.send_batch(wanted, queue_id=0) if messages > 1 else [producer.send(wanted[0], queue_id=0)]
+        assert lost == [0]
     with txstore.open(store) as embedded:
-        found = [message.body for queue in range(4) for message in embedded.read("orders", queue, 0)[0]]
-        assert sorted(found) == [b"again", b"first"]
+        found, _ = embedded.read("orders", 0, 1)
+        assert [message.body for message in found] == [message.body for message in wanted]
+        assert [message.message_id for message in found] == [one.message_id for one in sent]
+        assert [message.physical_offset for message in found] == [one.physical_offset for one in sent]
+        assert [message.queue_offset for message in found] == [one.queue_offset for one in sent]
+
+
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.END_TRANSACTION])
+def test_a_transaction_is_committed_once_if_an_answer_is_lost(
+    store: Path, monkeypatch: pytest.MonkeyPatch, code: RequestCode
+) -> None:
+    with txstore.open(store, shared=True) as broker:
+        broker.create_topic("orders", 1)
+        producer = broker.transaction_producer("payments", Listener())
+        lost = _lose_answers(monkeypatch, code)
+        with producer.transaction(Message("orders", b"paid")) as tx:
+            tx.commit()  # It raises if the end is in doubt.
+        assert lost == [0]
+        assert broker.transactions() == []
+    with txstore.open(store) as embedded:
+        assert [message.body for message in embedded.read("orders", 0, 0)[0]] == [b"paid"]
+
+
+def test_an_error_says_whether_a_call_may_have_been_done(store: Path) -> None:
+    with txstore.open(store) as embedded:
+        embedded.create_topic("orders")
+        broker = txstore.connect(f"store:{store}", connect_timeout=0.1, send_msg_timeout=1)
+        producer = broker.producer("group")
+        producer.send(Message("orders", b"x"))
+    with pytest.raises(txstore.BrokerUnreachableError) as error:
+        producer.send(Message("orders", b"never sent"))
+    assert not error.value.in_doubt
+    broker.close()
 
 
 def _requests_in_flight(broker: txstore.SharedBroker) -> int:
