@@ -485,6 +485,41 @@ def test_a_path_may_be_long(tmp_path: Path) -> None:
         second.producer("group").send(Message("orders", b"x"))
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+@pytest.mark.parametrize("mode", ["rw", "ro"])
+def test_another_mount_namespace_shares_the_store(store: Path, tmp_path: Path, mode: str) -> None:
+    """As two containers with one volume: the path differs, and may be read-only in one of them."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    send = f"""
+        import sys, txstore
+        with txstore.open({str(elsewhere)!r}, shared=True, open_timeout=5) as broker:
+            producer = broker.producer("group")
+            producer.send(txstore.Message("orders", b"1"))
+            print("sent", flush=True)
+            sys.stdin.readline()
+            try:
+                producer.send(txstore.Message("orders", b"2"))
+            except txstore.BrokerUnreachableError:
+                print("nobody may write")
+            else:
+                print(broker.is_writer)
+    """
+    mount = f"mount --bind {store} {elsewhere} && mount -o remount,bind,{mode} {elsewhere}"
+    python = f'{mount} && exec "$0" -c "$1"'
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", python, sys.executable]
+    with txstore.open(store, shared=True) as broker:
+        other = subprocess.Popen(
+            [*command, textwrap.dedent(send)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        assert other.stdout is not None
+        assert other.stdout.readline() == "sent\n"
+        assert bodies(broker, 1) == [b"1"]
+    said, _ = other.communicate("\n", timeout=60)
+    assert said == {"rw": "True\n", "ro": "nobody may write\n"}[mode]
+    assert other.returncode == 0
+
+
 def test_twenty_that_open_at_once_have_one_writer(store: Path) -> None:
     code = f"import txstore, sys; broker = txstore.open({str(store)!r}, shared=True)\n" + textwrap.dedent("""
         broker.producer('group').send(txstore.Message('orders', str(sys.argv[1]).encode()))

@@ -6,6 +6,7 @@ Always: the lock decides. A process that cannot take it remains a client.
 Not here: when it is tried (`broker`).
 """
 
+import errno
 import logging
 import os
 import threading
@@ -24,6 +25,8 @@ _ADDRESSES = ServerConfig(listen=None, name_server=None)
 # Producers of other processes need this long to say which of their local transactions still run. Until then, a check
 # could reach a process that knows nothing of them.
 _CHECKS_AFTER_SECONDS = 2.0
+# The directory may be mounted read-only here, and writable where another process runs.
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 class Writer:
@@ -58,6 +61,11 @@ class Writer:
             try:
                 broker = open_embedded(self._directory, config=self._config)
             except StoreLockedError:
+                return False
+            except StoreIOError as error:
+                if error.errno not in _READ_ONLY:
+                    raise
+                _log.info("this process cannot write the store: %s", error, extra={"path": self._directory})
                 return False
             try:
                 broker.postpone_checks(_CHECKS_AFTER_SECONDS)
