@@ -45,9 +45,9 @@ SETTINGS: dict[str, Any] = {
     "transaction_timeout": 1,
     "transaction_check_interval": 1,
     "transaction_check_max": 1_000,
-    "mapped_file_size_commit_log": 1 << 20,
     "max_message_size": 1 << 16,
 }
+NEW: dict[str, Any] = SETTINGS | {"mapped_file_size_commit_log": 1 << 20}
 SHARED = "shared:"
 _PAUSE_SECONDS = 0.15
 _PAUSE_AFTER_FAILURE_SECONDS = 0.5

@@ -23,7 +23,7 @@ from typing import Literal, Self, TypeAlias
 
 import txstore
 from tests.histories.checker import Anomaly, History, anomalies, events_of
-from tests.histories.clients import SETTINGS, TOPIC
+from tests.histories.clients import NEW, SETTINGS, TOPIC
 from tests.histories.proxy import FaultyProxy
 from tests.hostile import FLOODS
 from tests.memory import Watch
@@ -54,7 +54,7 @@ class Server:
 
     def __init__(self, path: Path, advertised: str, port: int) -> None:
         entry = [sys.executable, "-c", "import sys; from txstore.cli.main import main; sys.exit(main())", "serve"]
-        settings = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
+        settings = [word for name, value in NEW.items() for word in ("--set", f"{name}={value}")]
         addresses = ["--listen", f"127.0.0.1:{port}", "--name-server", "none", "--advertise", advertised]
         self._command = [*entry, str(path), *addresses, *settings]
         self._log = path.with_name("server.log")
@@ -140,7 +140,7 @@ def run_history(folder: Path, seed: int, seconds: float, clients: int, restarts:
     folder.mkdir(exist_ok=True)
     chance = random.Random(seed)
     store = folder / "store"
-    with txstore.open(store, **SETTINGS) as broker:
+    with txstore.open(store, **NEW) as broker:
         broker.create_topic(TOPIC, QUEUES)
     port = Peer.free_port()
     with ExitStack() as stack:

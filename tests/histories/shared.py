@@ -19,7 +19,7 @@ from pathlib import Path
 
 import txstore
 from tests.histories.checker import anomalies, events_of
-from tests.histories.clients import SETTINGS, SHARED, TOPIC
+from tests.histories.clients import NEW, SHARED, TOPIC
 from tests.histories.run import CLIENTS_OF_A_PROCESS, QUEUES, Clients, Report, history_of, settle, statistics_of
 from txstore.broker.local_socket import Holder, connect, read_holder
 
@@ -36,7 +36,7 @@ def run_shared_history(
     folder.mkdir(exist_ok=True)
     chance = random.Random(seed)
     store = folder / "store"
-    settings = SETTINGS | ({"mapped_file_size_commit_log": 64 << 20} if log_bytes else {})
+    settings = NEW | ({"mapped_file_size_commit_log": 64 << 20} if log_bytes else {})
     with txstore.open(store, **settings) as broker:
         broker.create_topic(TOPIC, QUEUES)
         _fill(broker, log_bytes)
