@@ -224,15 +224,19 @@ def test_groups(any_operator: Any, broker: EmbeddedBroker) -> None:
     assert not broker.has_group("shipping")
 
 
-def test_one_queue_is_reset(operator: Any, broker: EmbeddedBroker) -> None:
+def test_one_queue_is_reset(any_operator: Any, broker: EmbeddedBroker) -> None:
     broker.create_topic("orders", 2)
     for _ in range(3):
         broker.producer("p").send(Message("orders", b"x"), queue_id=1)
     broker.create_group("shipping")
-    assert operator.reset_offsets("shipping", "orders", 1, queue_id=1) == {1: 1}
+    assert any_operator.reset_offsets("shipping", "orders", 1, queue_id=1) == {1: 1}
     assert broker.consumer_offset("orders", "shipping", 1) == 1
     with pytest.raises(errors.InvalidOptionError, match="offset 4 is outside"):
-        operator.reset_offsets("shipping", "orders", 4, queue_id=1)
+        any_operator.reset_offsets("shipping", "orders", 4, queue_id=1)
+    assert any_operator.reset_offsets("shipping", "orders", ConsumeFromWhere.LAST, queue_id=1) == {1: 3}
+    assert any_operator.reset_offsets("shipping", "orders", datetime.now(UTC), queue_id=1) == {1: 3}
+    with pytest.raises(errors.InvalidNameError, match="has no queue 7"):
+        any_operator.reset_offsets("shipping", "orders", ConsumeFromWhere.LAST, queue_id=7)
 
 
 def test_connected_consumer_continues_where_it_was_reset(server: Server, broker: EmbeddedBroker) -> None:
@@ -295,6 +299,8 @@ def test_messages(any_operator: Any, broker: EmbeddedBroker) -> None:
     messages, following = any_operator.read("orders", 0, 1, 2)
     assert (ids(messages), following) == (names[1:3], 3)
     assert any_operator.read("orders", 0, 4)[0] == []
+    assert any_operator.read("orders", 70_000, 4)[0] == []
+    assert any_operator.read("nothing", 0, 0)[0] == []
     with pytest.raises(errors.MessageNotFoundError):
         any_operator.message("7F" * 16)
     with pytest.raises(errors.InvalidNameError):

@@ -138,7 +138,13 @@ def test_reset_of_one_queue_leaves_the_others(wire: Wire, broker: EmbeddedBroker
         wire.call(SEND_V2, sending(queue_id=queue_id), b"x")
     wire.call(HEARTBEAT, {}, heartbeat("c1", "c"))
     asked = {"topic": "orders", "group": "c", "timestamp": -1, "isForce": "true"}
-    assert wire.call(RESET, asked | {"queueId": 2, "offset": 1}).code == INVALID
+    assert wire.call(RESET, asked | {"offset": 1}).code == INVALID, "an offset is one of a queue"
+    assert wire.call(RESET, asked | {"queueId": 2, "offset": 2}).code == INVALID
+    assert wire.call(RESET, asked | {"queueId": 4, "offset": 1}).code == INVALID
     assert broker.store.consumer_offsets() == []
+    assert wire.call(RESET, asked | {"queueId": 2, "offset": 1}).code == 0
+    assert broker.store.consumer_offsets() == [("orders", "c", 2, 1)]
+    assert wire.call(RESET, asked | {"queueId": 2, "timestamp": 0}).code == 0
+    assert broker.store.consumer_offsets() == [("orders", "c", 2, 0)]
     assert wire.call(RESET, asked | {"queueId": -1}).code == 0
     assert {offset for _, _, _, offset in broker.store.consumer_offsets()} == {1}

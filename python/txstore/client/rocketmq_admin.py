@@ -265,7 +265,12 @@ class RocketMQAdmin:
         fields = {"topic": topic, "group": group, "isForce": "true", "timestamp": str(_moment(to))}
         brokers = self._client.brokers()
         if queue_id is not None:
-            queue = self._client.numbers.queue(queue_id)
+            known = await self._queues(topic)
+            if queue_id not in known:
+                raise InvalidNameError(
+                    f"topic {topic} has no queue {queue_id}\nhint: its queues are {', '.join(map(str, known))}"
+                )
+            queue = known[queue_id]
             offset = await self._reset_target(topic, queue, to)
             fields |= {"queueId": str(queue.queue_id), "offset": str(offset)}
             brokers = [queue.broker]
@@ -385,7 +390,8 @@ class RocketMQAdmin:
     ) -> tuple[list[StoredMessage], int]:
         must_not_be_system_topic(topic)
         must_be_positive(max_messages)
-        return await self._pull(topic, self._client.numbers.queue(queue_id), queue_offset, max_messages, tags)
+        queue = (await self._queues(topic)).get(queue_id)
+        return ([], queue_offset) if queue is None else await self._pull(topic, queue, queue_offset, max_messages, tags)
 
     async def dead_letters(self, group: str, limit: int | None) -> list[DeadLetter]:
         await self._must_know_group(group)
@@ -426,6 +432,11 @@ class RocketMQAdmin:
         if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
             return [], following
         raise refusal(answer, f"a pull of {topic}", f"broker {queue.broker}")
+
+    async def _queues(self, topic: str) -> dict[int, Queue]:
+        """Returns the readable queues of a topic by their numbers."""
+        route = await self._client.refresh_route(topic)
+        return {} if route is None else {self._client.numbers.number(queue): queue for queue in route.read}
 
     async def _search(self, topic: str, queue: Queue, timestamp_ms: int) -> int:
         fields = {"topic": topic, "queueId": str(queue.queue_id), "timestamp": str(timestamp_ms)}

@@ -105,13 +105,15 @@ class Offsets:
         return Reply(fields={"timestamp": str(messages[0].store_timestamp_ms if messages else -1)})
 
     def reset(self, request: Request) -> Reply:
-        """Resets a group's offsets to a time in ms since the epoch, or to the end for -1. Tells connected consumers."""
+        """Resets a group's offsets to a time in ms since the epoch, or to the end for -1. Tells connected consumers.
+
+        With `queueId`, only that queue is reset, to `offset` if it is given.
+        """
         fields = request.ext_fields
         topic, group, moment = text(fields, "topic"), text(fields, "group"), number(fields, "timestamp")
-        if number(fields, "queueId", -1) >= 0 or number(fields, "offset", -1) >= 0:
-            remark = "resetting one queue, or to an offset, is not supported\nhint: reset all to a time or the end"
-            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
-        offsets = self.reset_offsets(group, topic, utc(moment) if moment >= 0 else ConsumeFromWhere.LAST, None)
+        queue_id, offset = number(fields, "queueId", -1), number(fields, "offset", -1)
+        to = offset if offset >= 0 else utc(moment) if moment >= 0 else ConsumeFromWhere.LAST
+        offsets = self.reset_offsets(group, topic, to, queue_id if queue_id >= 0 else None)
         return Reply(body=self._reset_table(topic, offsets))
 
     def reset_offsets(
