@@ -192,6 +192,8 @@ def test_accounts_and_tls_come_from_the_environment(
         monkeypatch.setenv("TXSTORE_SECRET_KEY", "shop-app-secret")
         done(run, "send", "orders", "an account that may only send")
         assert run("topic", "delete", "orders", "--yes")[0] == 3
+        code, _, err = run("send", "other", "x")
+        assert (code, "there is no topic other" in err) == (2, True)
         monkeypatch.setenv("TXSTORE_TLS", str(tmp_path / "missing.pem"))
         code, _, err = run("topic", "list")
         assert (code, "missing.pem" in err) == (2, True)
