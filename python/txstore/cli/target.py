@@ -2,7 +2,7 @@
 
 In:     PATH, `--server ADDRESS`, and the variables that replace them.
 Out:    a `Target`, and the broker to call.
-Always: a command makes the same calls on a store of its own and on a server's.
+Always: a command makes the same calls on a store of its own and on one that a program has open.
 Not here: what a command does.
 
 The environment: TXSTORE_SERVER is an address and TXSTORE_PATH a directory; with either, a command takes no PATH. The
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import txstore
 from txstore import EmbeddedBroker
-from txstore.errors import InvalidOptionError, StoreLockedError
+from txstore.errors import BrokerUnreachableError, InvalidOptionError, StoreLockedError
 from txstore.inspection.opening import reading_broker, writing_broker
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def target_of(first: str | None, server: str | None, *, of_server: bool = True) 
 
 
 def connect(address: str) -> RemoteBroker:
-    """Connects to the server at an address: HOST:PORT or unix:FILE."""
+    """Connects to the server at an address: HOST:PORT, unix:FILE, or store:PATH for the program that has it open."""
     options: ConnectOptions = {}
     if key := os.environ.get("TXSTORE_ACCESS_KEY"):
         options["access_key"] = key
@@ -94,14 +94,25 @@ def reading(target: Target) -> Iterator[Operated]:
 
 @contextmanager
 def writing(target: Target) -> Iterator[Operated]:
-    """Opens a target for writing. Raises StoreLockedError if a program has the store open."""
+    """Opens a target for writing. If a program has the store open, that program makes the calls.
+
+    Raises StoreLockedError if it does not listen on the store's socket.
+    """
     with ExitStack() as opened:
         if target.server is not None:
             yield opened.enter_context(connect(target.server))
             return
         try:
-            broker = opened.enter_context(writing_broker(target.path))
+            broker: Operated = opened.enter_context(writing_broker(target.path))
         except StoreLockedError as error:
-            hint = f"hint: if it is a server, pass its address instead of the path: --server ADDRESS, or {SERVER}"
-            raise StoreLockedError(f"{error}\n{hint}", pid=error.pid) from None
+            try:
+                broker = opened.enter_context(connect(f"store:{target.path}"))
+            except BrokerUnreachableError as unreachable:
+                raise _not_listening(error, unreachable) from unreachable
         yield broker
+
+
+def _not_listening(error: StoreLockedError, unreachable: BrokerUnreachableError) -> StoreLockedError:
+    what, why = (str(one).partition("\n")[0] for one in (error, unreachable))
+    hint = f"if it serves an address, pass that instead of the path: --server ADDRESS, or {SERVER}"
+    return StoreLockedError(f"{what}, and does not answer: {why}\nhint: {hint}", pid=error.pid)
