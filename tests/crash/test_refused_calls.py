@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 import resource
 import shutil
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from tests.crash.size import chance, count, steps
 from tests.crash.tracer import Fault, Tracer, files_of, why_not
 from tests.crash.workload import SIZES
 from tests.crash.zygote import Life, Zygote
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kill, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
 FAILED_CALLS = count("FAILED_CALLS", 24)
@@ -163,11 +163,13 @@ def test_short_write_is_continued(zygote: Zygote, tmp_path: Path) -> None:
     pid = zygote.begin("tests.crash.script:limited", arguments)
     begin = [zygote.hear() for _ in range(3)]
     assert begin[-1] == ["waiting"]
-    held_back = "inject=pwrite64:delay_exit=300000:when=1"
+    held_back = "inject=pwrite64:delay_exit=1000000:when=1"
     tracer = Tracer(pid, tmp_path / "calls", ["-e", "trace=pwrite64", "-e", held_back])
+    log = tmp_path / "store" / "commitlog" / f"{0:020}"
+    before = log.read_bytes()
     tracer.release()
     assert zygote.hear() == ["full"]
-    time.sleep(0.1)
+    eventually(lambda: log.read_bytes() != before)
     most = resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
     life = zygote.finish()

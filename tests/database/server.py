@@ -51,7 +51,7 @@ class Postgres:
     def give_back(self, url: str) -> None:
         with psycopg.connect(url) as connection:
             connection.execute("DELETE FROM orders")
-            connection.execute("DROP TABLE IF EXISTS txstore_transactions, txstore_inbox")
+            connection.execute("DROP TABLE IF EXISTS txstore_transactions, txstore_inbox, txstore_outbox")
         self.free.append(url.split("/")[3].split("?")[0])
 
 

@@ -370,15 +370,18 @@ def test_cancelled_task_leaves_it_to_a_check(
     database = Database(kind.source)
     database.create_table()
     producer = broker.transaction_producer("g", database=database)
+    ordered = asyncio.Event()
 
     async def pay() -> None:
         async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
             await kind.order(session, 1, tx.transaction_id)
+            ordered.set()
             await asyncio.sleep(60)
 
     async def cancelled() -> None:
         task = asyncio.create_task(pay())
-        await asyncio.sleep(0.3)
+        done, _ = await asyncio.wait((task, asyncio.create_task(ordered.wait())), return_when=asyncio.FIRST_COMPLETED)
+        assert task not in done, task
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task

@@ -7,7 +7,6 @@ rocketmq-client-go v2 runs in a process of its own.
 from __future__ import annotations
 
 import socket
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -15,8 +14,9 @@ from typing import Any
 import pytest
 
 from tests.remoting.go_client import GoClient, NoGoError, build
+from tests.remoting.members import queues_of_members
 from tests.waiting import eventually
-from txstore import Server
+from txstore import Server, TransactionRow, TransactionState
 
 JSON, BINARY = 0, 1
 # Java's client in the tier `test` writes JSON, too.
@@ -48,6 +48,10 @@ def bodies(server: Server, topic: str = "orders") -> list[bytes]:
     ]
 
 
+def has_ended(transaction: TransactionRow) -> bool:
+    return transaction.state is not TransactionState.PENDING
+
+
 def produce(go: GoClient, server: Server, count: int, how: str = "sync", **more: Any) -> dict[str, Any]:
     facts = go.call("produce", names=names_of(server), group="sender", topic="orders", count=count, how=how, **more)
     assert isinstance(facts, dict)
@@ -73,7 +77,7 @@ def test_frames_have_headers_of_the_tested_kind(go: GoClient, request: pytest.Fi
 
 @pytest.mark.parametrize("how", ["sync", "async", "oneway"])
 def test_messages_are_sent(go: GoClient, server: Server, how: str) -> None:
-    answer = produce(go, server, 30, how, linger_ms=500 if how == "oneway" else 0)
+    answer = produce(go, server, 30, how)
     assert answer["errors"] == []
     assert len(set(answer["ids"])) == (0 if how == "oneway" else 30)
     eventually(lambda: len(bodies(server)) == 30)
@@ -99,11 +103,12 @@ def test_transactions_end_as_their_producer_decides(go: GoClient, server: Server
         "checked": ["UNKNOWN", "UNKNOWN", "COMMIT"],
         "checked, not": ["UNKNOWN", "ROLLBACK"],
     }
-    facts = go.call(
-        "transact", names=names_of(server), group="payments", topic="orders", plans=plans, timeout_ms=60_000,
-        linger_ms=500,
-    )  # fmt: skip
-    eventually(lambda: not server.broker.transactions())
+    transacting = go.begin(
+        "transact", names=names_of(server), group="payments", topic="orders", plans=plans, timeout_ms=90_000
+    )
+    eventually(lambda: transacting.done() or sum(map(has_ended, server.broker.transactions(None))) == len(plans))
+    go.call("release")
+    facts = transacting.result()
     assert sorted(bodies(server)) == [b"checked", b"committed"]
     assert facts["checked"] == {"checked": 2, "checked, not": 1}
     states = {body: server.broker.transaction(name).state.value for body, name in facts["ids"].items()}
@@ -152,8 +157,7 @@ def test_members_share_the_queues(go: GoClient, server: Server) -> None:
         "push", names=names_of(server), group="shipping", topic="orders", tags="*", how="concurrent", members=2,
         wanted=80, timeout_ms=60_000, linger_ms=500,
     )  # fmt: skip
-    eventually(lambda: server.counters()["consumers"] == 2)
-    time.sleep(3)
+    eventually(lambda: [len(queues) for queues in queues_of_members(server, "shipping", "orders")] == [2, 2])
     produce(go, server, 80)
     received = running.result(120)
     assert {int(m["body"]) for m in received} == set(range(80))

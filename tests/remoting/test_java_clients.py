@@ -6,13 +6,13 @@ are in the tier `peer`, and so are those of mqadmin. Go's client waits for a ret
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from typing import Any
 
 import pytest
 
 from tests.peer import rocketmq as peer
+from tests.remoting.members import queues_of_members
 from tests.waiting import eventually
 from txstore import Server
 
@@ -50,7 +50,7 @@ def push(java: peer.Peer, server: Server, wanted: int, how: str = "concurrent", 
 
 @pytest.mark.parametrize("how", ["sync", "async", "oneway"])
 def test_messages_are_sent(java: peer.Peer, server: Server, how: str) -> None:
-    answer = produce(java, server, 30, how, linger_ms=300 if how == "oneway" else 0)
+    answer = produce(java, server, 30, how)
     assert answer["errors"] == []
     assert len(set(answer["ids"])) == (0 if how == "oneway" else 30)
     eventually(lambda: len(bodies(server, "orders")) == 30)
@@ -136,8 +136,7 @@ def test_members_share_the_queues(java: peer.Peer, server: Server) -> None:
         names=names_of(server), group="shipping", topic="orders", tags="*", how="concurrent",
         members=2, wanted=80, linger_ms=500,
     )  # fmt: skip
-    eventually(lambda: server.counters()["consumers"] == 2)
-    time.sleep(3)
+    eventually(lambda: [len(queues) for queues in queues_of_members(server, "shipping", "orders")] == [2, 2])
     produce(java, server, 80)
     received = running.result(60)
     assert Counter(int(m["keys"][1:]) for m in received) == Counter(range(80))

@@ -28,7 +28,7 @@ def test_page_on_consumers_runs_as_shown(tmp_path: Path) -> None:
     assert re.search(r"\nb'0' [\d-]+ [\d:.]+\+00:00 0 3 0\n\Z", said)
 
 
-@pytest.mark.parametrize("name", ["tutorial", "concepts", "failures", "remote", "asyncio"])
+@pytest.mark.parametrize("name", ["tutorial", "concepts", "failures", "outbox", "remote", "asyncio"])
 def test_page_can_be_followed_word_by_word(name: str, tmp_path: Path) -> None:
     assert follow(ROOT / "docs" / f"{name}.md", tmp_path) == ""
 

@@ -404,7 +404,6 @@ def test_half_a_frame_stores_nothing(server: Server, broker: EmbeddedBroker) -> 
     whole = frame(json_header(SEND_V2, sending(), 1), b"never whole")
     with Wire(server.address) as wire:
         wire.socket.sendall(whole[:-1])
-        time.sleep(0.05)
     eventually(lambda: server.counters()["connections"] == 0)
     assert stored(broker) == []
     with Wire(server.address) as wire:

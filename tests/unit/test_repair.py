@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import txstore
 from tests.golden.unpack import NAMES, Golden, file_hashes, unpack
 from tests.unit.conftest import SMALL, Run
 from txstore import LocalTransactionState, Message
+from txstore.inspection.deep import look
 
 Position = tuple[str, int, int]
 _FILE = 1 << 16
@@ -170,6 +172,40 @@ def test_readable_records_are_kept_and_everything_can_be_undone(run: Run, ours: 
         assert broker.message(sent.message_id).body == b"sent later"
     put_back(ours, done)
     assert {name: one for name, one in file_hashes(ours).items() if "/repair-" not in name} == damaged
+
+
+def flip_last_record(store: Path) -> None:
+    last = max(records(store))
+    flip(log_file(store, -1), last % _FILE + 100)
+
+
+# For each kind of damage: how it arises, and what a repair does about it.
+KINDS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "front": (lambda store: log_file(store, 0).unlink(), "let the log begin after it"),
+    "missing": (lambda store: log_file(store, 1).unlink(), "replace it with a file of filler records"),
+    "length": (lambda store: cut(log_file(store, 1), 30_000), "restore its length, and check its content"),
+    "bad": (lambda store: flip(log_file(store, 1), 5000), "fill the range, so that readers skip it"),
+    "tail": (flip_last_record, "end the log before it"),
+    "end": (lambda store: log_file(store, -1).unlink(), "end the log there"),
+}
+
+
+def test_every_kind_of_damage_of_the_engine_is_tested() -> None:
+    engine = (Path(__file__).resolve().parents[2] / "rust/src/repair/mod.rs").read_text()
+    assert set(re.findall(r'Self::\w+ => "(\w+)",', engine)) == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_check_says_what_a_repair_does_about_each_kind_of_damage(ours: Path, tmp_path: Path, kind: str) -> None:
+    hurt, does = KINDS[kind]
+    store = ours
+    if kind == "front":  # A store that was closed may begin anywhere.
+        with txstore.open(ours):
+            store = shutil.copytree(ours, tmp_path / "killed.store", ignore=shutil.ignore_patterns("*.sock"))
+    hurt(store)
+    depth = look(str(store))
+    assert kind in {damage["kind"] for damage in depth.facts["damages"]}
+    assert [line for line in depth.plan if line.endswith(f": {does}")] != [], depth.plan
 
 
 def test_consumer_skips_lost_messages(run: Run, ours: Path) -> None:

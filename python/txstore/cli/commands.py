@@ -39,6 +39,7 @@ _NOUNS = {
     "message": "Messages: get, by-key, by-time.",
     "dlq": "Dead letters: list, resend.",
     "tx": "Transactions: list, show, explain, commit, rollback, discard, resume.",
+    "outbox": "Messages that wait in a database: list, show, retry, drop.",
     "serve": "Serve a store to RocketMQ clients over the network.",
     "store": "A whole store: create, stat, check, repair, dump, heal.",
 }

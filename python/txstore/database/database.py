@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from txstore.database.block import AsyncDatabaseTransaction, DatabaseTransaction
 from txstore.database.inbox import Inbox
-from txstore.database.outbox import Forwarder, OutboxProducer
+from txstore.database.outbox import Forwarder, OutboxProducer, WaitingRow, change_parked, waiting_rows
 from txstore.database.rows import TableError, answer, table_is_missing
 from txstore.database.session import (
     Handle,
@@ -136,6 +136,31 @@ class Database:
 
         return self._do(clean)
 
+    def outbox(self, limit: int = 100) -> list[WaitingRow]:
+        """Returns at most `limit` rows of messages that were sent within a transaction and are not known to be durable
+        in a log yet. Raises TableError."""
+
+        async def read(handle: Handle) -> list[WaitingRow]:
+            found: list[WaitingRow] = []
+            async for one in waiting_rows(handle):
+                if len(found) == limit:
+                    break
+                found.append(one)
+            return found
+
+        return self._on_tables(read)
+
+    def retry_parked(self, message_id: str) -> WaitingRow:
+        """Lets a parked row be sent again. Its process does it within a second, or the next one that opens the store.
+
+        Raises MessageNotFoundError if no such row is parked, TableError.
+        """
+        return self._on_tables(lambda handle: change_parked(handle, message_id, drop=False))
+
+    def drop_parked(self, message_id: str) -> WaitingRow:
+        """Deletes a parked row, whose message is then never sent. Raises as `retry_parked` does."""
+        return self._on_tables(lambda handle: change_parked(handle, message_id, drop=True))
+
     def inbox(self, consumer_group: str) -> Inbox:
         """Returns the inbox of a consumer group, which handles each message once. Raises InvalidNameError."""
         return Inbox(consumer_group)
@@ -176,18 +201,23 @@ class Database:
         """Returns the producer of `broker.producer(group, database=…)`. Raises TableError."""
         self.identity()  # Now, because later the caller's own transaction may hold a lock.
         forwarder = outboxes.forwarder(self, partial(Forwarder, self))
+        forwarder.start()
         return OutboxProducer(producer, forwarder, max_message_size)
 
     def identity(self) -> str:
         """Returns the random name of this database, read once. Raises TableError if the table is missing."""
         if self._identity is None:
-            try:
-                self._identity = self._do(_identify)
-            except Exception as error:
-                if table_is_missing(error):
-                    raise TableError.missing(named(self._source)) from error
-                raise
+            self._identity = self._on_tables(_identify)
         return self._identity
+
+    def _on_tables(self, work: Callable[[Handle], Coroutine[Any, Any, _T]]) -> _T:
+        """Runs `work` on a new connection. Raises TableError if a table is missing."""
+        try:
+            return self._do(work)
+        except Exception as error:
+            if table_is_missing(error):
+                raise TableError.missing(named(self._source)) from error
+            raise
 
     def forget_identity(self) -> str:
         """Makes `identity` read again the next time; returns a description of this database."""

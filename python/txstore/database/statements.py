@@ -156,6 +156,12 @@ SELECT_IDS = Statement(f"SELECT id FROM {_OUTBOX} WHERE {_OWN} ORDER BY id LIMIT
 SELECT_EARLIER = Statement(f"SELECT id {_SAME_GROUP} AND group_seq < CAST(:group_seq AS BIGINT)")
 NEXT_ROW = Statement(f"SELECT id, destination FROM {_OUTBOX} WHERE id > CAST(:after AS BIGINT) ORDER BY id LIMIT 1")
 PARK = Statement(f"UPDATE {_OUTBOX} SET parked = CAST(:parked AS VARCHAR(1000)) WHERE id = CAST(:id AS BIGINT)")
+NEXT_ROWS = Statement(
+    f"SELECT id, message, parked FROM {_OUTBOX} WHERE id > CAST(:after AS BIGINT) ORDER BY id "
+    "LIMIT CAST(:rows AS BIGINT)"
+)
+UNPARK = Statement(f"UPDATE {_OUTBOX} SET parked = NULL WHERE id = CAST(:id AS BIGINT) AND parked IS NOT NULL")
+DROP_PARKED = Statement(f"DELETE FROM {_OUTBOX} WHERE id = CAST(:id AS BIGINT) AND parked IS NOT NULL")
 NOT_DURABLE = Statement("SET LOCAL synchronous_commit = off")
 """PostgreSQL: a deletion need not be durable, because a row that returns is found in the log."""
 

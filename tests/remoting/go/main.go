@@ -45,6 +45,7 @@ type request struct {
 var commands = map[string]func(request) (any, error){
 	"produce":  produce,
 	"transact": transact,
+	"release":  release,
 	"push":     push,
 	"codec": func(given request) (any, error) {
 		codec = given.Serialization

@@ -70,7 +70,10 @@ func produce(given request) (any, error) {
 				note(nil, err)
 			}
 		}
-		time.Sleep(time.Duration(given.LingerMS) * time.Millisecond)
+		// The server reads a connection in order, so its answer shows that it has read all of them.
+		if _, err := sender.SendSync(ctx, primitive.NewMessage(given.Topic+"-after", []byte("after"))); err != nil {
+			problems = append(problems, err.Error())
+		}
 	default:
 		for _, message := range messages {
 			note(sender.SendSync(ctx, message))
@@ -125,18 +128,16 @@ func (p *planned) next(name string) primitive.LocalTransactionState {
 	return primitive.UnknowState
 }
 
-func (p *planned) over() bool {
-	p.lock.Lock()
-	defer p.lock.Unlock()
-	for _, answers := range p.plans {
-		if len(answers) > 0 {
-			return false
-		}
-	}
-	return true
+// released receives a value when the producer of `transact` may be shut down.
+var released = make(chan struct{})
+
+// release ends `transact`.
+func release(request) (any, error) {
+	released <- struct{}{}
+	return nil, nil
 }
 
-// transact sends a transaction for each of `plans`, and stays until all their answers were given, or the time is over.
+// transact sends a transaction for each of `plans`, and answers their checks until it is released, or the time is over.
 func transact(given request) (any, error) {
 	listener := &planned{plans: given.Plans, checked: map[string]int{}}
 	names := make([]string, 0, len(given.Plans))
@@ -159,11 +160,11 @@ func transact(given request) (any, error) {
 		}
 		ids[name] = result.TransactionID
 	}
-	end := time.Now().Add(time.Duration(given.TimeoutMS) * time.Millisecond)
-	for !listener.over() && time.Now().Before(end) {
-		time.Sleep(20 * time.Millisecond)
+	// Its last answer is sent after the listener has given it, so only the server knows when all has ended.
+	select {
+	case <-released:
+	case <-time.After(time.Duration(given.TimeoutMS) * time.Millisecond):
 	}
-	time.Sleep(time.Duration(given.LingerMS) * time.Millisecond)
 	listener.lock.Lock()
 	defer listener.lock.Unlock()
 	return map[string]any{"ids": ids, "checked": listener.checked}, nil

@@ -9,11 +9,13 @@
                                 │ the message is durable
                                 └── deletes the row
 
-`producer` has what programs call, `forwarder` the thread, `early` the hooks of SQLAlchemy. Always: a row is deleted
-only when its message is durable in the log, and a message is appended only if its row is committed.
+`producer` has what programs call, `forwarder` the thread, `early` the hooks of SQLAlchemy, `waiting` what operators
+see. Always: a row is deleted only when its message is durable in the log, and a message is appended only if its row is
+committed.
 """
 
 from txstore.database.outbox.forwarder import Forwarder
 from txstore.database.outbox.producer import OutboxProducer, OutboxReceipt
+from txstore.database.outbox.waiting import WaitingRow, change_parked, waiting_rows
 
-__all__ = ["Forwarder", "OutboxProducer", "OutboxReceipt"]
+__all__ = ["Forwarder", "OutboxProducer", "OutboxReceipt", "WaitingRow", "change_parked", "waiting_rows"]

@@ -102,7 +102,7 @@ class _Row:
 
 
 class Forwarder:
-    """Forwards the rows that one process inserts for one log. Thread-safe. Its thread starts with the first row."""
+    """Forwards the rows that one process inserts for one log. Thread-safe."""
 
     def __init__(self, database: RowDatabase, log: OutboxLog, choose: Callable[[OutboxRow], int]) -> None:
         self.database = database
@@ -110,7 +110,8 @@ class Forwarder:
         self._choose = choose
         self.destination = log.destination
         self._own = _ids_of(random.getrandbits(_OWNER_BITS) << _NUMBER_BITS)
-        self._next = itertools.count(self._own.start).__next__
+        self.new_id = itertools.count(self._own.start).__next__
+        """Returns the id of a new row."""
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -130,11 +131,14 @@ class Forwarder:
 
     # For producers
 
-    def new_id(self) -> int:
-        """Returns the id of a new row. The first call starts the thread."""
-        if self._thread is None:
-            self._start()
-        return self._next()
+    def start(self) -> None:
+        """Starts the thread, which first forwards what earlier processes left. Idempotent. Raises StoreClosedError."""
+        with self._lock:
+            if self._closed:
+                raise StoreClosedError("the broker is closed")
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="txstore-forwarder", daemon=True)
+                self._thread.start()
 
     def inserted(self, row_id: int, row: OutboxRow, group_seq: int, queue_id: int, *, has_hook: bool) -> str | None:
         """Notes a row in an open transaction, whose commit is looked for unless a hook tells it. Returns a statement
@@ -188,14 +192,6 @@ class Forwarder:
             thread.join(timeout)
 
     # The thread
-
-    def _start(self) -> None:
-        with self._lock:
-            if self._closed:
-                raise StoreClosedError("the broker is closed")
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="txstore-forwarder", daemon=True)
-                self._thread.start()
 
     def _run(self) -> None:
         if is_asynchronous(self.database.source):

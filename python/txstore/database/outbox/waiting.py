@@ -1,0 +1,79 @@
+"""Waiting: the rows of an outbox as an operator sees them, and what may be done with parked ones.
+
+In:     a handle of the database.
+Out:    what waits, oldest first for each process that wrote it.
+Always: only a parked row is retried or dropped, because any other is being forwarded.
+Not here: forwarding.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from txstore._native import OutboxRow
+from txstore.database.session import Handle
+from txstore.database.statements import DROP_PARKED, NEXT_ROWS, UNPARK, Statement
+from txstore.errors import MessageNotFoundError, TxStoreError
+
+__all__ = ["WaitingRow", "change_parked", "waiting_rows"]
+
+_ROWS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRow:
+    """A row of an outbox whose message is not in the log, or not known to be durable there."""
+
+    message_id: str
+    """The id that the message has in the log; the row's number if the row cannot be decoded."""
+    topic: str | None
+    """The topic; None if the row cannot be decoded."""
+    producer_group: str | None
+    message_group: str | None
+    born_timestamp: datetime | None
+    """When `send` was called."""
+    size: int
+    """The size of the row's message, in bytes."""
+    parked: str | None
+    """Why it cannot be sent; None if it waits for its turn."""
+    number: int
+    """The row's number: `txstore_outbox.id`."""
+
+
+async def waiting_rows(handle: Handle) -> AsyncIterator[WaitingRow]:
+    """Reads all rows in steps, without keeping a lock."""
+    number = -1
+    while True:
+        found = await handle.fetch(NEXT_ROWS, after=number, rows=_ROWS)
+        await handle.rollback()
+        for number, message, parked in found:
+            yield _row(number, bytes(message), parked)
+        if len(found) < _ROWS:
+            return
+
+
+def _row(number: int, message: bytes, parked: str | None) -> WaitingRow:
+    size = len(message)
+    try:
+        row = OutboxRow(message)
+    except TxStoreError:
+        return WaitingRow(str(number), None, None, None, None, size, parked, number)
+    group = row.message_group
+    return WaitingRow(row.message_id, row.topic, row.producer_group, group, row.born_timestamp, size, parked, number)
+
+
+async def change_parked(handle: Handle, message_id: str, *, drop: bool) -> WaitingRow:
+    """Drops a parked row, or lets it be sent again. Raises MessageNotFoundError if no such row is parked."""
+    change: Statement = DROP_PARKED if drop else UNPARK
+    async for one in waiting_rows(handle):
+        if one.message_id != message_id:
+            continue
+        await handle.begin()
+        changed, _ = await handle.run(change, id=one.number)
+        await handle.commit()
+        if changed == 1:
+            return one
+        raise MessageNotFoundError(
+            f"message {message_id} is not parked: it waits to be forwarded\nhint: open the store, which forwards it"
+        )
+    raise MessageNotFoundError(f"the outbox has no message {message_id}\nhint: `txstore outbox list` shows what waits")
