@@ -665,3 +665,31 @@ def test_a_directory_that_holds_no_socket_gets_an_abstract_one(store: Path, monk
         assert holder.socket.startswith("@txstore-")
         second.producer("group").send(Message("orders", b"x"))
         assert first.is_writer
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_another_user_is_not_served(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An abstract socket has no mode, so only the system's word about the client protects it."""
+    from txstore.broker import local_socket
+
+    address = local_socket._address
+    monkeypatch.setattr(
+        local_socket, "_address", lambda folder, name: address(folder, name) if name[0] == "@" else f"/nowhere/{name}"
+    )
+    code = """
+        import os, socket, sys
+        os.setuid(int(sys.argv[2]))
+        with socket.socket(socket.AF_UNIX) as line:
+            line.settimeout(2)
+            line.connect("\\0" + sys.argv[1])
+            try:
+                print(line.recv(1))
+            except TimeoutError:
+                print("served")
+    """
+    with txstore.open(store, shared=True):
+        holder = read_holder(str(store))
+        assert holder is not None
+        for user, said in ((65534, "b''\n"), (0, "served\n")):
+            command = [sys.executable, "-c", textwrap.dedent(code), holder.socket.removeprefix("@"), str(user)]
+            assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == said
