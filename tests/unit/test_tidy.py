@@ -414,6 +414,12 @@ def promise_codes_are_defined(path: str, text: str) -> list[str]:
     return [f"{path}: docs/promises.md does not define {code}" for code in sorted(used - promises())]
 
 
+def holds_no_merge_conflict(path: str, text: str) -> list[str]:
+    """No file has the marks that git leaves where two changes of a line meet."""
+    marks = re.finditer(r"^(?:<{7}|>{7}|[|]{7}) ", text, flags=re.MULTILINE)
+    return [f"{path}:{text.count(chr(10), 0, mark.start()) + 1}: resolve this conflict of a merge" for mark in marks]
+
+
 # Each rule with the path and text of something that breaks it. Paths of machines are put together here, so that this
 # file itself names none.
 BROKEN: dict[str, tuple[Rule, str, str]] = {
@@ -504,6 +510,8 @@ BROKEN: dict[str, tuple[Rule, str, str]] = {
         "tests/unit/test_x.py",
         "def test_" + "L77_x() -> None: ...",
     ),
+    "merge conflict": (holds_no_merge_conflict, "README.md", "a\n" + "<" * 7 + " HEAD\nb\n=======\nc\n"),
+    "merge conflict, its end": (holds_no_merge_conflict, "README.md", "b\n=======\nc\n" + ">" * 7 + " 1234567\n"),
     "stranger": (names_no_strangers, "README.md", "see /" + "home/somebody/txstore"),
     "stranger in code": (names_no_strangers, "tests/unit/test_x.py", 'path = "/' + 'tmp/store"'),
 }
@@ -532,6 +540,7 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     (uses_plain_words, THIS_FILE, 'WORDS = {\n    r"behind": "after",\n}\n'),
     (uses_plain_words, "rust/src/log/flush.rs", "fn replace_standard(depends: u64) {}\n"),
     (reserved_names_come_from_the_engine, "python/txstore/x.py", '"""Reads %RETRY% topics."""'),
+    (holds_no_merge_conflict, "README.md", "Heading\n=======\n" + ">" * 7 + "\n"),
     (names_no_strangers, "README.md", "#!/usr/bin/env bash\nhttps://example.org/home/page rust/src/store/tmp/x"),
 ]
 RULES = list(dict.fromkeys(rule for rule, _, _ in BROKEN.values()))
