@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiosqlite
+import asyncpg
 import psycopg
 import pytest
 from sqlalchemy import create_engine, text
@@ -67,6 +69,15 @@ class Kind:
                 yield connection
             finally:
                 connection.close()
+        elif self.name == "aiosqlite":
+            async with aiosqlite.connect(self.address) as own_thread:
+                yield own_thread
+        elif self.name == "asyncpg":
+            other = await asyncpg.connect(self.address)
+            try:
+                yield other
+            finally:
+                await other.close()
         elif self.name == "psycopg":
             plain = psycopg.connect(self.address)
             try:
@@ -99,6 +110,10 @@ class Kind:
         """Inserts the business row."""
         if self.name == "sqlite3":
             session.execute("INSERT INTO orders VALUES (?, ?)", (number, transaction_id))
+        elif self.name == "aiosqlite":
+            await session.execute("INSERT INTO orders VALUES (?, ?)", (number, transaction_id))
+        elif self.name == "asyncpg":
+            await session.execute("INSERT INTO orders VALUES ($1, $2)", number, transaction_id)
         elif self.name.startswith("psycopg"):
             done = session.execute("INSERT INTO orders VALUES (%s, %s)", (number, transaction_id))
             if asyncio.iscoroutine(done):
@@ -142,6 +157,7 @@ KINDS = [
     "sqlalchemy sqlite",
     pytest.param("sqlalchemy sqlite connection", marks=pytest.mark.matrix),
     "sqlalchemy sqlite async",
+    "aiosqlite",
     "psycopg",
     pytest.param("psycopg autocommit", marks=pytest.mark.matrix),
     "psycopg async",
@@ -149,6 +165,7 @@ KINDS = [
     pytest.param("sqlalchemy postgres connection", marks=pytest.mark.matrix),
     pytest.param("sqlalchemy postgres async", marks=pytest.mark.matrix),
     "sqlalchemy asyncpg",
+    "asyncpg",
 ]
 
 
@@ -201,6 +218,21 @@ async def entered(block: Any) -> AsyncIterator[Any]:
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(coroutine)
+
+
+async def commit(session: Any) -> None:
+    """Commits what a session has begun, as its user would."""
+    await _end(session, "commit")
+
+
+async def rollback(session: Any) -> None:
+    await _end(session, "rollback")
+
+
+async def _end(session: Any, how: str) -> None:
+    done = session.execute(how) if isinstance(session, asyncpg.Connection) else getattr(session, how)()
+    if done is not None:
+        await done
 
 
 def messages(broker: EmbeddedBroker, topic: str) -> list[str | None]:

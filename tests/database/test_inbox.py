@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.database.conftest import Kind, entered, messages, run
+from tests.database.conftest import Kind, entered, messages, rollback, run
 from txstore import EmbeddedBroker, InvalidOptionError, Message, StoredMessage
 from txstore.database import Database
 
@@ -60,9 +60,7 @@ def test_failed_message_is_handled_again(kind: Kind, database: Database, message
 def test_rollback_inside_is_not_taken_for_handled(kind: Kind, database: Database, message: StoredMessage) -> None:
     async def handle() -> None:
         async with kind.session() as session, entered(database.inbox("g").handle(message, session)):
-            done = session.rollback()
-            if done is not None:
-                await done
+            await rollback(session)
 
     with pytest.raises(InvalidOptionError, match="rolled back inside"):
         run(handle())

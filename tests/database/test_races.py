@@ -19,7 +19,7 @@ import psycopg
 import pytest
 
 import txstore
-from tests.database.conftest import SMALL, Kind, entered, make_kind, messages, run
+from tests.database.conftest import SMALL, Kind, commit, entered, make_kind, messages, run
 from tests.waiting import eventually
 from txstore import AlreadyEndedError, EmbeddedBroker, LocalTransactionState, Message
 from txstore.database import Database
@@ -84,9 +84,7 @@ class Racer:
                     producer.close()
                     self.pause()
                 if fate == "commit inside":
-                    done = session.commit()
-                    if done is not None:
-                        await done
+                    await commit(session)
                 if fate == "roll back":
                     tx.rollback()
                 if fate == "late raise" or (

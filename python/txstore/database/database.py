@@ -219,6 +219,11 @@ class Database:
                 raise TableError.missing(named(self._source)) from error
             raise
 
+    @property
+    def is_identified(self) -> bool:
+        """Whether `identity` returns without reading."""
+        return self._identity is not None
+
     def forget_identity(self) -> str:
         """Makes `identity` read again the next time; returns a description of this database."""
         self._identity = None

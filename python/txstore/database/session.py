@@ -30,9 +30,11 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
-_ADAPTERS = {"sqlite3": "sqlite", "_sqlite3": "sqlite", "sqlalchemy": "sqlalchemy", "psycopg": "psycopg"}
+_ADAPTERS = {"sqlite3": "sqlite", "_sqlite3": "sqlite"} | {
+    name: name for name in ("aiosqlite", "asyncpg", "psycopg", "sqlalchemy")
+}
 _FOUND: dict[type, Any] = {}  # Looking up an adapter takes as long as a small statement.
-_HINT = "a sqlite3, psycopg or SQLAlchemy connection, or a SQLAlchemy session"
+_HINT = "a connection of sqlite3, aiosqlite, psycopg, asyncpg or SQLAlchemy, or a SQLAlchemy session"
 Source = Any
 """The source of a database: a path, a postgresql:// URL, an Engine, an AsyncEngine, or a function that connects."""
 

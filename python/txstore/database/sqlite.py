@@ -14,7 +14,7 @@ from typing import Any
 from txstore.database.session import Handle, refused
 from txstore.database.statements import Statement
 
-__all__ = ["SqliteHandle", "executed", "handle", "is_source", "opened"]
+__all__ = ["SqliteHandle", "executed", "handle", "is_source", "must_join", "opened"]
 
 _BUSY_SECONDS = 5.0
 
@@ -40,13 +40,7 @@ class SqliteHandle:
 
     async def join(self) -> None:
         self.must_be_usable()
-        connection = self._connection
-        at_once = connection.isolation_level is None or getattr(connection, "autocommit", None) is True
-        if at_once and not connection.in_transaction:
-            raise refused(
-                "the sqlite3 connection commits each statement at once, and no transaction has begun",
-                'connection.execute("BEGIN") before send(), or connect without isolation_level=None',
-            )
+        must_join(self._connection)
 
     def orm_session(self) -> None:
         return None
@@ -88,6 +82,17 @@ class SqliteHandle:
 
     async def close(self) -> None:
         self._connection.close()
+
+
+def must_join(connection: Any) -> None:
+    """Raises InvalidOptionError if a connection commits each statement at once."""
+    at_once = connection.isolation_level is None or getattr(connection, "autocommit", None) is True
+    if at_once and not connection.in_transaction:
+        raise refused(
+            f"the {type(connection).__module__.split('.')[0]} connection commits each statement at once, and no "
+            "transaction has begun",
+            'connection.execute("BEGIN") before send(), or connect without isolation_level=None',
+        )
 
 
 def executed(connection: sqlite3.Connection, statement: Statement, values: dict[str, object]) -> tuple[int, Any]:

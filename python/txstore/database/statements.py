@@ -65,10 +65,14 @@ class Statement:
         self.pyformat: str = re.sub(r":(\w+)", r"%(\1)s", text)
         """With `%(name)s`, for psycopg."""
         self.order: tuple[str, ...] = tuple(dict.fromkeys(re.findall(r":(\w+)", text)))
-        self.numbered: bytes = re.sub(r":(\w+)", lambda found: f"${self.order.index(found[1]) + 1}", text).encode()
+        self.numbered: bytes = re.sub(r":(\w+)", self._numbered, text).encode()
         """With `$1`, for PostgreSQL itself, with the values in `order`."""
         self.name: bytes = b"txstore_%08x" % zlib.crc32(self.numbered)
         """The name under which it is prepared."""
+
+    def _numbered(self, found: re.Match[str]) -> str:
+        """A message has no cast in the text, because SQLite would read the name of PostgreSQL's type as a number's."""
+        return f"${self.order.index(found[1]) + 1}{'::bytea' if found[1] == 'message' else ''}"
 
 
 def _insert(outcome: str, more: str = "") -> Statement:

@@ -6,10 +6,11 @@ Always: nothing but an INSERT happens in the user's transaction, and nothing her
 Not here: how rows become messages of the log (`forwarder`).
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self, overload
+from typing import Any, Protocol, Self, TypeAlias, overload
 
 from txstore._native import OutboxRow, is_system_topic
 from txstore.database.outbox.forwarder import Forwarder
@@ -21,7 +22,11 @@ from txstore.message import Message, SentMessage
 from txstore.producer import Producer
 from txstore.producer.producer import not_a_message
 
-__all__ = ["OutboxProducer", "OutboxReceipt"]
+__all__ = ["AsyncOutboxProducer", "OutboxProducer", "OutboxReceipt"]
+
+
+_NewRow: TypeAlias = tuple[OutboxRow, int]
+"""A row to insert, and the queue of its message."""
 
 
 class BlockingSession(Protocol):
@@ -29,6 +34,26 @@ class BlockingSession(Protocol):
 
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
+
+
+class AsyncSession(Protocol):
+    """The method that connections and sessions of all async drivers have."""
+
+    @property
+    def execute(self) -> Callable[..., Awaitable[Any]]: ...
+
+
+class AsyncProducer(Protocol):
+    """A producer of `txstore.aio`, which sends messages without a session."""
+
+    async def send(self, message: Message, *, queue_id: int | None = None) -> SentMessage: ...
+    async def send_batch(
+        self, messages: Sequence[Message], *, queue_id: int | None = None
+    ) -> Sequence[SentMessage]: ...
+    async def choose(self, message: Message, queue_id: int | None) -> int:
+        """Returns the queue for a message."""
+
+    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +66,11 @@ class OutboxReceipt:
     """The topic."""
 
 
-class OutboxProducer:
-    """Sends messages that become visible if, and only if, the user's own database transaction commits. Thread-safe.
+class _Rows:
+    """The common part of both producers."""
 
-    Created by `broker.producer(group, database=Database(…))`.
-    """
+    _asynchronous: bool
+    _hint: str
 
     def __init__(self, producer: Producer, forwarder: Forwarder, max_message_size: int) -> None:
         self._producer = producer
@@ -53,7 +78,7 @@ class OutboxProducer:
         self._max_message_size = max_message_size
 
     def __repr__(self) -> str:
-        return f"OutboxProducer(group={self.group!r}, database={self._forwarder.database!r})"
+        return f"{type(self).__name__}(group={self.group!r}, database={self._forwarder.database!r})"
 
     @property
     def group(self) -> str:
@@ -65,57 +90,8 @@ class OutboxProducer:
         """Whether `close` was called."""
         return self._producer.closed
 
-    @overload
-    def send(self, message: Message, *, session: BlockingSession, queue_id: int | None = None) -> OutboxReceipt: ...
-    @overload
-    def send(self, message: Message, *, session: None, queue_id: int | None = None) -> SentMessage: ...
-    def send(
-        self, message: Message, *, session: BlockingSession | None, queue_id: int | None = None
-    ) -> OutboxReceipt | SentMessage:
-        """Inserts the message as a row of the session's transaction. With None instead of a session, sends it at once.
-
-        The message becomes visible after the commit, and never if the transaction, or a savepoint around this call,
-        rolls back. Raises InvalidOptionError for a session that cannot be used, InvalidNameError for the topic or
-        queue, InvalidMessageError, TableError, StoreClosedError, and what the driver raises.
-        """
-        if session is None:
-            return self._producer.send(message, queue_id=queue_id)
-        row, queue_id = self._row_of(message, queue_id)
-        run_now(self._insert_all(session, ((row, queue_id),)))
-        return OutboxReceipt(row.message_id, row.topic)
-
-    @overload
-    def send_batch(
-        self, messages: Sequence[Message], *, session: BlockingSession, queue_id: int | None = None
-    ) -> list[OutboxReceipt]: ...
-    @overload
-    def send_batch(
-        self, messages: Sequence[Message], *, session: None, queue_id: int | None = None
-    ) -> Sequence[SentMessage]: ...
-    def send_batch(
-        self, messages: Sequence[Message], *, session: BlockingSession | None, queue_id: int | None = None
-    ) -> list[OutboxReceipt] | Sequence[SentMessage]:
-        """Sends several messages as `send` does."""
-        if session is None:
-            return self._producer.send_batch(messages, queue_id=queue_id)
-        rows = [self._row_of(message, queue_id) for message in messages]
-        run_now(self._insert_all(session, rows))
-        return [OutboxReceipt(row.message_id, row.topic) for row, _ in rows]
-
-    def close(self) -> None:
-        """Leaves the group. Rows that are committed are still forwarded. Idempotent."""
-        self._producer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _row_of(self, message: Message, queue_id: int | None) -> tuple[OutboxRow, int]:
-        """Checks a message before anything is written; encodes it and chooses its queue."""
+    def _check(self, message: Message) -> None:
+        """Raises an error for a message that can never be sent, before anything is written."""
         if self.closed:
             raise StoreClosedError(f"the producer of group {self.group} is closed")
         if not isinstance(message, Message):
@@ -127,17 +103,14 @@ class OutboxProducer:
                 f"the body has {len(message.body)} bytes, max_message_size allows {self._max_message_size}\n"
                 "hint: store the body elsewhere and send a reference to it, or raise the option"
             )
-        chosen = self._producer._choose(message, queue_id, None, None)
+
+    def _row_of(self, message: Message, queue_id: int | None, chosen: int) -> _NewRow:
         return OutboxRow.of(message, self.group, queue_id), chosen
 
-    async def _insert_all(self, session: object, rows: Sequence[tuple[OutboxRow, int]]) -> None:
+    async def _insert_all(self, session: object, rows: Sequence[_NewRow]) -> None:
         handle = handle_of(session)
-        if handle.asynchronous:
-            raise InvalidOptionError(
-                f"the session is async ({type(session).__name__}), and this producer blocks\n"
-                "hint: a blocking session, such as sqlalchemy.orm.Session",
-                option="session",
-            )
+        if handle.asynchronous is not self._asynchronous:
+            raise InvalidOptionError(f"{self._other_kind(session)}\nhint: {self._hint}", option="session")
         await handle.join()
         for row, queue_id in rows:
             await self._insert(handle, row, queue_id)
@@ -167,3 +140,151 @@ class OutboxProducer:
         finished = forwarder.inserted(row_id, row, group_seq, queue_id, has_hook=session is not None)
         if finished is not None:
             await handle.execute(finished)
+
+    def _other_kind(self, session: object) -> str:
+        name = type(session).__name__
+        if self._asynchronous:
+            return f"the session blocks ({name}), and this producer is async"
+        return f"the session is async ({name}), and this producer blocks"
+
+
+class OutboxProducer(_Rows):
+    """Sends messages that become visible if, and only if, the user's own database transaction commits. Thread-safe.
+
+    Created by `broker.producer(group, database=Database(…))`.
+    """
+
+    _asynchronous = False
+    _hint = "a blocking session, such as sqlalchemy.orm.Session; txstore.aio takes async ones"
+
+    @overload
+    def send(self, message: Message, *, session: BlockingSession, queue_id: int | None = None) -> OutboxReceipt: ...
+    @overload
+    def send(self, message: Message, *, session: None, queue_id: int | None = None) -> SentMessage: ...
+    def send(
+        self, message: Message, *, session: BlockingSession | None, queue_id: int | None = None
+    ) -> OutboxReceipt | SentMessage:
+        """Inserts the message as a row of the session's transaction. With None instead of a session, sends it at once.
+
+        The message becomes visible after the commit, and never if the transaction, or a savepoint around this call,
+        rolls back. Raises InvalidOptionError for a session that cannot be used, InvalidNameError for the topic or
+        queue, InvalidMessageError, TableError, StoreClosedError, and what the driver raises.
+        """
+        if session is None:
+            return self._producer.send(message, queue_id=queue_id)
+        row = self._chosen(message, queue_id)
+        self._forwarder.database.identity()
+        run_now(self._insert_all(session, (row,)))
+        return _receipt(row)
+
+    @overload
+    def send_batch(
+        self, messages: Sequence[Message], *, session: BlockingSession, queue_id: int | None = None
+    ) -> list[OutboxReceipt]: ...
+    @overload
+    def send_batch(
+        self, messages: Sequence[Message], *, session: None, queue_id: int | None = None
+    ) -> Sequence[SentMessage]: ...
+    def send_batch(
+        self, messages: Sequence[Message], *, session: BlockingSession | None, queue_id: int | None = None
+    ) -> list[OutboxReceipt] | Sequence[SentMessage]:
+        """Sends several messages as `send` does."""
+        if session is None:
+            return self._producer.send_batch(messages, queue_id=queue_id)
+        rows = [self._chosen(message, queue_id) for message in messages]
+        self._forwarder.database.identity()
+        run_now(self._insert_all(session, rows))
+        return [_receipt(row) for row in rows]
+
+    def _chosen(self, message: Message, queue_id: int | None) -> _NewRow:
+        self._check(message)
+        return self._row_of(message, queue_id, self._producer._choose(message, queue_id, None, None))
+
+    def close(self) -> None:
+        """Leaves the group. Rows that are committed are still forwarded. Idempotent."""
+        self._producer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncOutboxProducer(_Rows):
+    """Sends messages that become visible if, and only if, the user's own database transaction commits. Tasks of one
+    loop may share it.
+
+    Created by `txstore.aio`'s `broker.producer(group, database=Database(…))`.
+    """
+
+    _asynchronous = True
+    _hint = "an async session, such as sqlalchemy.ext.asyncio.AsyncSession; txstore.open takes blocking ones"
+
+    def __init__(self, producer: Producer, forwarder: Forwarder, max_message_size: int, at_once: AsyncProducer) -> None:
+        super().__init__(producer, forwarder, max_message_size)
+        self._at_once = at_once
+
+    @overload
+    async def send(self, message: Message, *, session: AsyncSession, queue_id: int | None = None) -> OutboxReceipt: ...
+    @overload
+    async def send(self, message: Message, *, session: None, queue_id: int | None = None) -> SentMessage: ...
+    async def send(
+        self, message: Message, *, session: AsyncSession | None, queue_id: int | None = None
+    ) -> OutboxReceipt | SentMessage:
+        """Inserts the message as a row of the session's transaction, as `OutboxProducer.send` does.
+
+        If it is cancelled, the row may be in the transaction; roll it back.
+        """
+        if session is None:
+            return await self._at_once.send(message, queue_id=queue_id)
+        row = await self._chosen(message, queue_id)
+        await self._identify()
+        await self._insert_all(session, (row,))
+        return _receipt(row)
+
+    @overload
+    async def send_batch(
+        self, messages: Sequence[Message], *, session: AsyncSession, queue_id: int | None = None
+    ) -> list[OutboxReceipt]: ...
+    @overload
+    async def send_batch(
+        self, messages: Sequence[Message], *, session: None, queue_id: int | None = None
+    ) -> Sequence[SentMessage]: ...
+    async def send_batch(
+        self, messages: Sequence[Message], *, session: AsyncSession | None, queue_id: int | None = None
+    ) -> list[OutboxReceipt] | Sequence[SentMessage]:
+        """Sends several messages as `send` does."""
+        if session is None:
+            return await self._at_once.send_batch(messages, queue_id=queue_id)
+        rows = [await self._chosen(message, queue_id) for message in messages]
+        await self._identify()
+        await self._insert_all(session, rows)
+        return [_receipt(row) for row in rows]
+
+    async def close(self) -> None:
+        """Leaves the group. Rows that are committed are still forwarded. Idempotent."""
+        await self._at_once.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _chosen(self, message: Message, queue_id: int | None) -> _NewRow:
+        self._check(message)
+        return self._row_of(message, queue_id, await self._at_once.choose(message, queue_id))
+
+    async def _identify(self) -> None:
+        """Reads the database's name in a thread if it is not known, because another connection must be opened."""
+        if not self._forwarder.database.is_identified:
+            await asyncio.to_thread(self._forwarder.database.identity)
+
+
+def _receipt(row: _NewRow) -> OutboxReceipt:
+    return OutboxReceipt(row[0].message_id, row[0].topic)
