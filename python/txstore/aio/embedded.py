@@ -14,13 +14,14 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn, TypeVar, Unpack
+from typing import TYPE_CHECKING, NoReturn, TypeVar, Unpack, overload
 
 from txstore import broker as embedded
 from txstore._native import EndResult, LoopStore, SendResult
 from txstore.aio.broker import Broker
 from txstore.aio.calls import Calls
 from txstore.aio.durable import Durable
+from txstore.aio.producer import Producer
 from txstore.config import BrokerConfig, BrokerOptions
 from txstore.consumer import Consumer
 from txstore.errors import InvalidOptionError, StoreClosedError, TransactionNotFoundError, TxStoreError
@@ -28,10 +29,12 @@ from txstore.interface import BrokerInterface
 from txstore.message import Half, LocalTransactionState, Message, SentMessage, transaction_id_of
 from txstore.producer import producer as sending
 from txstore.producer.local_transaction import LocalTransaction
+from txstore.producer.outbox import OutboxDatabase
 
 __all__ = ["EmbeddedBroker", "open"]
 
 T = TypeVar("T")
+_ProducerT = TypeVar("_ProducerT")
 _COMMIT, _ROLLBACK = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK
 _log = logging.getLogger("txstore.aio")
 
@@ -74,6 +77,25 @@ class EmbeddedBroker(Broker):
         if self._broker is None:
             raise StoreClosedError(f"{self!r} is not open yet\nhint: use it inside `async with`")
         return self._broker
+
+    @overload
+    def producer(self, group: str) -> Producer: ...
+    @overload
+    def producer(self, group: str, *, database: OutboxDatabase[object, _ProducerT]) -> _ProducerT: ...
+    def producer(
+        self, group: str, *, database: OutboxDatabase[object, _ProducerT] | None = None
+    ) -> Producer | _ProducerT:
+        """Creates a producer of plain messages. With a `database`, it sends them within the user's own transaction.
+
+        Raises InvalidNameError, StoreClosedError, ReadOnlyError.
+        """
+        at_once = super().producer(group)
+        if database is None:
+            return at_once
+        blocking = self.blocking
+        return database.async_outbox_producer(
+            at_once.member, at_once, blocking.outboxes, blocking.config.max_message_size
+        )
 
     async def end_transaction(
         self, transaction: str | SentMessage, state: LocalTransactionState, *, producer_group: str | None = None

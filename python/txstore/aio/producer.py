@@ -98,6 +98,15 @@ class Producer:
             return []
         return await self._calls.send_batch(messages, chosen, self.group)
 
+    @property
+    def member(self) -> sending.Producer:
+        """The blocking producer that is a member of the group. For producers with a database."""
+        return self._producer
+
+    async def choose(self, message: Message, queue_id: int | None) -> int:
+        """Returns the queue for a message. For producers with a database."""
+        return await self._calls.choose(self._producer, message, queue_id, None, None)
+
     async def close(self) -> None:
         """Leaves the group. Idempotent."""
         await self._calls.close_producer(self._producer)

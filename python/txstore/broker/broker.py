@@ -283,8 +283,10 @@ class EmbeddedBroker(ConsumerGroups):
     @overload
     def producer(self, group: str) -> Producer: ...
     @overload
-    def producer(self, group: str, *, database: OutboxDatabase[_ProducerT]) -> _ProducerT: ...
-    def producer(self, group: str, *, database: OutboxDatabase[_ProducerT] | None = None) -> "Producer | _ProducerT":
+    def producer(self, group: str, *, database: OutboxDatabase[_ProducerT, object]) -> _ProducerT: ...
+    def producer(
+        self, group: str, *, database: OutboxDatabase[_ProducerT, object] | None = None
+    ) -> "Producer | _ProducerT":
         """Creates a producer of plain messages. With a `database`, it sends them within the user's own transaction.
 
         Raises InvalidNameError, TableError if the database has no tables of txstore, ReadOnlyError.
@@ -293,7 +295,12 @@ class EmbeddedBroker(ConsumerGroups):
         producer = Producer(self, group)
         if database is None:
             return producer
-        return database.outbox_producer(producer, self._parts.outboxes, self._config.max_message_size)
+        return database.outbox_producer(producer, self.outboxes, self._config.max_message_size)
+
+    @property
+    def outboxes(self) -> Outboxes:
+        """The forwarders of databases whose rows are messages. For producers."""
+        return self._parts.outboxes
 
     def transaction_producer(
         self,

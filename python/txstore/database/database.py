@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from txstore.database.block import AsyncDatabaseTransaction, DatabaseTransaction
 from txstore.database.inbox import Inbox
-from txstore.database.outbox import Forwarder, OutboxProducer, WaitingRow, change_parked, waiting_rows
+from txstore.database.outbox import (
+    AsyncOutboxProducer,
+    Forwarder,
+    OutboxProducer,
+    WaitingRow,
+    change_parked,
+    waiting_rows,
+)
 from txstore.database.rows import TableError, answer, table_is_missing
 from txstore.database.session import (
     Handle,
@@ -45,7 +52,7 @@ from txstore.database.statements import (
 from txstore.errors import InvalidOptionError
 from txstore.message import LocalTransactionState, Message, TransactionMessage, TransactionState
 from txstore.producer import Producer, QueueSelector, TransactionProducer
-from txstore.producer.outbox import Outboxes
+from txstore.producer.outbox import AsyncProducer, Outboxes
 
 if TYPE_CHECKING:
     import os
@@ -200,9 +207,18 @@ class Database:
     def outbox_producer(self, producer: Producer, outboxes: Outboxes, max_message_size: int) -> OutboxProducer:
         """Returns the producer of `broker.producer(group, database=…)`. Raises TableError."""
         self.identity()  # Now, because later the caller's own transaction may hold a lock.
+        return OutboxProducer(producer, self._forwarder(outboxes), max_message_size)
+
+    def async_outbox_producer(
+        self, producer: Producer, at_once: AsyncProducer, outboxes: Outboxes, max_message_size: int
+    ) -> AsyncOutboxProducer:
+        """Returns the producer of the same call in `txstore.aio`. Its first `send` may raise TableError."""
+        return AsyncOutboxProducer(producer, self._forwarder(outboxes), max_message_size, at_once)
+
+    def _forwarder(self, outboxes: Outboxes) -> Forwarder:
         forwarder = outboxes.forwarder(self, partial(Forwarder, self))
         forwarder.start()
-        return OutboxProducer(producer, forwarder, max_message_size)
+        return forwarder
 
     def identity(self) -> str:
         """Returns the random name of this database, read once. Raises TableError if the table is missing."""

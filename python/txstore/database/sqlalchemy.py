@@ -7,9 +7,11 @@ Always: a session joins the block with its current transaction, unless a `begin(
 Not here: the ORM. Nothing is flushed before the commit.
 """
 
+import threading
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
+from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine, TextClause, text
 from sqlalchemy.exc import DBAPIError, UnboundExecutionError
@@ -294,9 +296,23 @@ def is_source(source: Any) -> bool:
     return True
 
 
+_FIRST = threading.Lock()
+_INITIALIZED: WeakSet[Any] = WeakSet()
+
+
 async def opened(source: Any, keep: bool) -> Handle:
     """Opens a new connection, from the engine's pool unless it is one to keep."""
     engine: Engine = getattr(source, "sync_engine", source)
+    if engine.dialect in _INITIALIZED:
+        return await _opened(source, engine, keep)
+    # The first connection initializes the dialect. Engines that share it do not wait for each other's first one.
+    with _FIRST:
+        handle = await _opened(source, engine, keep)
+        _INITIALIZED.add(engine.dialect)
+    return handle
+
+
+async def _opened(source: Any, engine: Engine, keep: bool) -> Handle:
     # A check's two statements must each see what was committed before, whatever the engine's level is.
     options = {"isolation_level": "READ COMMITTED"} if engine.dialect.name == "postgresql" else {}
     if engine is source and not keep:

@@ -12,10 +12,10 @@ from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from txstore._native import OutboxRow, java_hash_code
 from txstore.errors import InvalidNameError
-from txstore.message import SentMessage
+from txstore.message import Message, SentMessage
 from txstore.producer.producer import Producer
 
-__all__ = ["Fate", "OutboxDatabase", "OutboxLog", "Outboxes"]
+__all__ = ["AsyncProducer", "Fate", "OutboxDatabase", "OutboxLog", "Outboxes"]
 
 Fate: TypeAlias = Literal["appended", "present", "in_doubt"]
 """What became of a row's message; see `Store.append_rows`."""
@@ -43,6 +43,19 @@ class OutboxLog(Protocol):
         """Makes everything appended so far durable."""
 
 
+class AsyncProducer(Protocol):
+    """A producer of `txstore.aio`, on the same group as a blocking one."""
+
+    async def send(self, message: Message, *, queue_id: int | None = None) -> SentMessage: ...
+    async def send_batch(
+        self, messages: Sequence[Message], *, queue_id: int | None = None
+    ) -> Sequence[SentMessage]: ...
+    async def choose(self, message: Message, queue_id: int | None) -> int:
+        """Returns the queue for a message."""
+
+    async def close(self) -> None: ...
+
+
 class Closing(Protocol):
     """What a broker closes before its store."""
 
@@ -51,6 +64,7 @@ class Closing(Protocol):
 
 ClosingT = TypeVar("ClosingT", bound=Closing)
 ProducerT_co = TypeVar("ProducerT_co", covariant=True)
+AsyncProducerT_co = TypeVar("AsyncProducerT_co", covariant=True)
 
 
 class Outboxes:
@@ -93,8 +107,13 @@ class Outboxes:
         return queues[number % len(queues)]
 
 
-class OutboxDatabase(Protocol[ProducerT_co]):
+class OutboxDatabase(Protocol[ProducerT_co, AsyncProducerT_co]):
     """A database whose rows are messages: a `txstore.database.Database`."""
 
     def outbox_producer(self, producer: Producer, outboxes: Outboxes, max_message_size: int) -> ProducerT_co:
         """Returns the producer of `broker.producer(group, database=…)`."""
+
+    def async_outbox_producer(
+        self, producer: Producer, at_once: AsyncProducer, outboxes: Outboxes, max_message_size: int
+    ) -> AsyncProducerT_co:
+        """Returns the producer of the same call in `txstore.aio`; `at_once` sends without a session."""

@@ -15,7 +15,15 @@ committed.
 """
 
 from txstore.database.outbox.forwarder import Forwarder
-from txstore.database.outbox.producer import OutboxProducer, OutboxReceipt
+from txstore.database.outbox.producer import AsyncOutboxProducer, OutboxProducer, OutboxReceipt
 from txstore.database.outbox.waiting import WaitingRow, change_parked, waiting_rows
 
-__all__ = ["Forwarder", "OutboxProducer", "OutboxReceipt", "WaitingRow", "change_parked", "waiting_rows"]
+__all__ = [
+    "AsyncOutboxProducer",
+    "Forwarder",
+    "OutboxProducer",
+    "OutboxReceipt",
+    "WaitingRow",
+    "change_parked",
+    "waiting_rows",
+]

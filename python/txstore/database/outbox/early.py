@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from sqlalchemy import event
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, SessionTransaction
 
 from txstore._native import OutboxRow
 from txstore.database.outbox.forwarder import Forwarder
@@ -49,7 +49,7 @@ def note(
 def _listen() -> None:
     """Listens to all sessions of the process, because a listener for each one would cost more than its row."""
     event.listen(Session, "after_commit", _after_commit)
-    event.listen(Session, "after_rollback", _after_rollback)
+    event.listen(Session, "after_soft_rollback", _after_rollback)
 
 
 def _after_commit(session: Session) -> None:
@@ -89,9 +89,9 @@ def _may_be_open(driver: Any) -> bool:
     return bool(getattr(driver, "in_transaction", False))
 
 
-def _after_rollback(session: Session) -> None:
+def _after_rollback(session: Session, ended: SessionTransaction) -> None:
     sent: _Sent | None = session.info.get(_NAME)
-    if sent is None:
+    if sent is None or ended.nested:  # A savepoint's rollback leaves earlier rows in the transaction.
         return
     for forwarder, row_id, _, _ in sent.rows:
         forwarder.rolled_back([row_id])

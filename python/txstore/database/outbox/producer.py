@@ -20,6 +20,7 @@ from txstore.database.statements import INSERT_OUTBOX, INSERT_OUTBOX_GROUP
 from txstore.errors import InvalidMessageError, InvalidNameError, InvalidOptionError, StoreClosedError
 from txstore.message import Message, SentMessage
 from txstore.producer import Producer
+from txstore.producer.outbox import AsyncProducer
 from txstore.producer.producer import not_a_message
 
 __all__ = ["AsyncOutboxProducer", "OutboxProducer", "OutboxReceipt"]
@@ -41,19 +42,6 @@ class AsyncSession(Protocol):
 
     @property
     def execute(self) -> Callable[..., Awaitable[Any]]: ...
-
-
-class AsyncProducer(Protocol):
-    """A producer of `txstore.aio`, which sends messages without a session."""
-
-    async def send(self, message: Message, *, queue_id: int | None = None) -> SentMessage: ...
-    async def send_batch(
-        self, messages: Sequence[Message], *, queue_id: int | None = None
-    ) -> Sequence[SentMessage]: ...
-    async def choose(self, message: Message, queue_id: int | None) -> int:
-        """Returns the queue for a message."""
-
-    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
