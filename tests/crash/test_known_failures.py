@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 import txstore
+from tests.copies import killed_copy
 from tests.crash.promises import Told, check, check_rebuilt
 from tests.crash.workload import SIZES, TOPIC
 from tests.crash.zygote import Zygote
@@ -133,7 +134,7 @@ def test_2117_1517_crash_between_the_message_and_its_op_leaves_one_message(path:
         broker.write_queues(TOPIC)
         sent = half(broker)
         broker.end_transaction(sent, COMMIT)
-        path = shutil.copytree(path, path.with_name("killed"))  # The files of a process that is killed now.
+        path = killed_copy(path, path.with_name("killed"))  # The files of a process that is killed now.
     # The end was synced, so this discards the record of the durable end, as if the kill came before the sync.
     (path / "txstore" / "published").unlink()
     cut_off_the_last_record(path, reader.OP_TOPIC)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 import txstore
+from tests.copies import killed_copy
 from txstore import AlreadyEndedError, EmbeddedBroker, LocalTransactionState, Message, TransactionState, WrongGroupError
 
 SMALL: dict[str, Any] = {
@@ -186,7 +187,7 @@ class Machine(RuleBasedStateMachine):
         self.broker.write_offsets()
         killed = self.path
         self.generation += 1
-        shutil.copytree(killed, self.path)
+        killed_copy(killed, self.path)
         self.broker.close()
         shutil.rmtree(killed)
         self.open()

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import txstore
+from tests.copies import killed_copy
 from tests.golden.reader import records
 from tests.golden.unpack import NAMES, Unpacked
 from tests.spark.stores import fill
@@ -174,7 +175,7 @@ def test_topic_is_known_from_its_first_message_on(tmp_path: Path) -> None:
 
 def crashed(path: Path, tail: bytes, tmp_path: Path) -> Path:
     """A copy of an open store, as a crash would leave it, with a torn record at its end."""
-    copy = shutil.copytree(path, tmp_path / "crashed")
+    copy = killed_copy(path, tmp_path / "crashed")
     _, end = _native.log_range(path)
     file = max(file for file in (copy / "commitlog").iterdir() if file.name.isdigit() and int(file.name) <= end)
     with file.open("r+b") as log:

@@ -247,8 +247,8 @@ def test_reset_to_an_offset_outside_the_queue(run: Run, store: Path, to: str, wh
     assert (code, what in err) == (2, True)
 
 
-def test_store_of_a_running_program_can_be_read_but_not_written(run: Run, store: Path) -> None:
-    with txstore.open(store):
+def test_store_of_a_running_program_that_does_not_listen_can_be_read_only(run: Run, store: Path) -> None:
+    with txstore.open(store, listen=False):
         assert run("topic", "list", store)[0] == run("tail", store, "orders")[0] == 0
         code, _, err = run("send", store, "orders", "x")
         assert code == 3

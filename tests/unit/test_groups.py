@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.copies import killed_copy
 from txstore import (
     ConsumeFromWhere,
     ConsumeResult,
@@ -174,7 +175,6 @@ def test_queue_found_later_is_read_from_its_first_message(open_store: Any) -> No
 
 
 def test_start_at_the_last_survives_a_crash(open_store: Any, tmp_path: Any) -> None:
-    import shutil
 
     import txstore
 
@@ -184,7 +184,7 @@ def test_start_at_the_last_survives_a_crash(open_store: Any, tmp_path: Any) -> N
     fill(broker, 2, begin=10)
     assert len(consumer.poll(9)) == 2
     broker.flush()
-    shutil.copytree(tmp_path / "store", tmp_path / "crashed")
+    killed_copy(tmp_path / "store", tmp_path / "crashed")
     with (
         txstore.open(tmp_path / "crashed") as again,
         again.consumer("c", "t", start=ConsumeFromWhere.LAST) as consumer,

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import txstore
+from tests.copies import killed_copy
 from tests.golden.unpack import NAMES, Golden, file_hashes, unpack
 from tests.unit.conftest import SMALL, Run
 from txstore import LocalTransactionState, Message
@@ -201,7 +202,7 @@ def test_check_says_what_a_repair_does_about_each_kind_of_damage(ours: Path, tmp
     store = ours
     if kind == "front":  # A store that was closed may begin anywhere.
         with txstore.open(ours):
-            store = shutil.copytree(ours, tmp_path / "killed.store", ignore=shutil.ignore_patterns("*.sock"))
+            store = killed_copy(ours, tmp_path / "killed.store")
     hurt(store)
     depth = look(str(store))
     assert kind in {damage["kind"] for damage in depth.facts["damages"]}

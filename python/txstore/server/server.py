@@ -188,6 +188,8 @@ class Server:
         secrets = _secrets(self._config)
         self._secrets_at = secrets.version
         # Before this server listens: one that was started on demand closes its connections, which come here next.
+        if local is None:
+            _must_listen(self._config)
         self._taken = broker.local_socket if local is None else None
         if self._taken is not None:
             local = self._taken.take_over()
@@ -565,12 +567,15 @@ def _host_and_port(address: str) -> tuple[str, int]:
         return "127.0.0.1", int(port) if port.isascii() and port.isdigit() else 0
 
 
+def _must_listen(config: ServerConfig) -> None:
+    if config.listen is None and config.name_server is None and config.unix is None:
+        raise InvalidOptionError("no address to listen at\nhint: pass listen or unix", option="listen")
+
+
 def _listen(
     broker: EmbeddedBroker, config: ServerConfig, secrets: Secrets, local: LocalListener | None
 ) -> RemotingServer:
     wanted = [address for address in (config.listen, config.name_server) if address is not None]
-    if not wanted and config.unix is None and local is None:
-        raise InvalidOptionError("no address to listen at\nhint: pass listen or unix", option="listen")
     if config.listen is not None and config.advertise is None and config.listen.startswith(("0.0.0.0:", "[::]:")):
         raise InvalidOptionError(
             f"listen {config.listen} accepts all addresses, so clients need one to connect to\n"
