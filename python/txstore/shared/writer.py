@@ -69,8 +69,9 @@ class Writer:
                 return False
             try:
                 broker.postpone_checks(_CHECKS_AFTER_SECONDS)
-                broker.listen()
-                self._server = Server(broker, _ADDRESSES, close_broker=True)
+                # The store's own socket is the only address, so it is passed as the caller's.
+                local = broker.listen().native
+                self._server = Server(broker, _ADDRESSES, close_broker=True, local=local)
             except BaseException:
                 broker.close()
                 raise
