@@ -129,6 +129,12 @@ class OutboxRow:
     @property
     def body(self) -> bytes:
         """The body."""
+    @property
+    def properties_text(self) -> str:
+        """The properties as RocketMQ's protocol sends them, with the message id."""
+    @property
+    def flag(self) -> int:
+        """The application's own flag."""
 
 @final
 class SendResult:
@@ -606,14 +612,15 @@ class Store:
         """Stores one message. It is visible to readers, and with SYNC_FLUSH durable, when this returns."""
     def append_many(self, messages: Sequence[Message], queue_ids: Sequence[int]) -> list[SendResult]:
         """Stores several messages in one write and one sync: either all or none."""
-    def append_row(self, row: OutboxRow, queue_id: int) -> SendResult:
-        """Stores the message of an outbox row, with the row's message id."""
+    def append_row(self, row: OutboxRow, queue_id: int) -> Literal["appended", "present", "in_doubt"]:
+        """Stores the message of an outbox row, with the row's message id. Returns what `append_rows` returns."""
     def append_rows(
         self, rows: Sequence[OutboxRow], queue_ids: Sequence[int], *, once: bool
     ) -> list[Literal["appended", "present", "in_doubt"]]:
         """Stores the messages of outbox rows in one write: either all or none. Returns what became of each.
 
-        With `once`, a message that is in the log already is `present` and not stored again. A message is `in_doubt`,
+        With `once`, or if a client has sent messages once, a message that is in the log already is `present` and not
+        stored again. A message is `in_doubt`,
         and not stored, if it is older than the oldest record left, because retention may have removed its record.
         """
     @property

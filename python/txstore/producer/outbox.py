@@ -27,8 +27,8 @@ class OutboxLog(Protocol):
     destination: int
     """A number of 31 bits that tells this log from others; each row contains it."""
 
-    def append(self, row: OutboxRow, queue_id: int) -> SentMessage:
-        """Appends the message of a committed row that nobody has appended before. Never waits for a disk."""
+    def append(self, row: OutboxRow, queue_id: int) -> Fate:
+        """Appends the message of a committed row of this process. Never waits for a disk."""
 
     def append_many(self, rows: Sequence[OutboxRow], queue_ids: Sequence[int], *, once: bool) -> Sequence[Fate]:
         """Appends messages of committed rows; with `once`, those that are not in the log yet."""

@@ -13,11 +13,11 @@ use super::error::OrRaise;
 use super::message::Message;
 use super::values::utc;
 use crate::base::clock::{Clock, SystemClock};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::units::QueueId;
 use crate::record::message::{Envelope, check_body};
 use crate::record::outbox;
-use crate::record::properties::{Properties, SHARDING_KEY};
+use crate::record::properties::{self, Properties, SHARDING_KEY, UNIQUE_KEY};
 use crate::store::NewMessage;
 
 /// A message in the outbox of a database. Immutable.
@@ -113,6 +113,20 @@ impl OutboxRow {
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.data.as_bytes(py).get(self.body.clone()).unwrap_or_default())
+    }
+
+    /// The properties as a client sends them, with the unique id.
+    #[getter]
+    fn properties_text(&self, py: Python<'_>) -> PyResult<String> {
+        let mut text = self.envelope.properties.clone();
+        properties::push(&mut text, UNIQUE_KEY, self.message_id());
+        let not_text = |_| Error::InvalidMessage { what: "the properties are not UTF-8".into() };
+        String::from_utf8(text).map_err(not_text).or_raise(py)
+    }
+
+    #[getter]
+    const fn flag(&self) -> i32 {
+        self.envelope.flag
     }
 
     fn __repr__(&self) -> String {

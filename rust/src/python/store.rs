@@ -153,11 +153,10 @@ impl Store {
         Ok(sent.into_iter().zip(&messages).map(result).collect())
     }
 
-    fn append_row(&self, py: Python<'_>, row: &Bound<'_, OutboxRow>, queue_id: i64) -> PyResult<SendResult> {
-        let row = row.get();
-        let new = row.message(py, queue(queue_id).or_raise(py)?);
-        let sent = written(py, |wait| self.store.append_one(&new, wait))?;
-        Ok(SendResult::new(sent, PyString::new(py, row.topic()).unbind(), self.host, false))
+    fn append_row(&self, py: Python<'_>, row: &Bound<'_, OutboxRow>, queue_id: i64) -> PyResult<&'static str> {
+        let new = [row.get().message(py, queue(queue_id).or_raise(py)?)];
+        let done = written(py, |wait| self.store.append_own(&new, wait))?;
+        Ok(done.first().map_or("appended", fate))
     }
 
     #[pyo3(signature = (rows, queue_ids, *, once))]
@@ -174,17 +173,9 @@ impl Store {
         }
         let new = rows.iter().zip(queue_ids).map(|(row, queue_id)| Ok(row.get().message(py, queue(queue_id)?)));
         let new: Vec<NewMessage<'_>> = new.collect::<Result<_, Error>>().or_raise(py)?;
-        if !once {
-            detached(py, || self.store.append(&new, Wait::Yes)?.acknowledged())?;
-            return Ok(vec!["appended"; new.len()]);
-        }
-        let done = detached(py, || self.store.append_once(&new)?.acknowledged())?;
-        let name = |once: &Once| match once {
-            Once::Appended(_) => "appended",
-            Once::Present(_) => "present",
-            Once::InDoubt => "in_doubt",
-        };
-        Ok(done.iter().map(name).collect())
+        let append = || if once { self.store.append_once(&new) } else { self.store.append_own(&new, Wait::Yes) };
+        let done = detached(py, || append()?.acknowledged())?;
+        Ok(done.iter().map(fate).collect())
     }
 
     #[getter]
@@ -533,6 +524,15 @@ impl Store {
     ) -> PyResult<(Vec<StoredRecord>, QueueOffset)> {
         let now = || self.store.now().read(topic, queue_id, from, max_messages, tags);
         now_or_detached(py, now, || self.store.read(topic, queue_id, from, max_messages, tags))
+    }
+}
+
+/// Returns the name of what became of a row's message.
+const fn fate(once: &Once) -> &'static str {
+    match once {
+        Once::Appended(_) => "appended",
+        Once::Present(_) => "present",
+        Once::InDoubt => "in_doubt",
     }
 }
 

@@ -22,7 +22,7 @@ use crate::record::offset_message_id;
 use crate::record::properties::{PRODUCER_GROUP, Properties, SHARDING_KEY, TRANSACTION_PREPARED};
 use crate::remoting::codes::{request as codes, response};
 use crate::remoting::command::Command;
-use crate::store::{NewHalfMessage, NewMessage, Once, Sent, Wait};
+use crate::store::{NewHalfMessage, NewMessage, Once, Sent, Unacknowledged, Wait};
 
 /// The maximum number of retries for a message if neither client nor group sets one.
 const RETRIES_MAX: i32 = 16;
@@ -43,6 +43,8 @@ struct Header<'a> {
     batch: bool,
     /// The client sends the message again because it does not know whether it was stored (a field of txstore).
     once: bool,
+    /// The answer waits until the message is synced, also with `ASYNC_FLUSH` (a field of txstore).
+    durable: bool,
 }
 
 impl<'a> Header<'a> {
@@ -61,6 +63,7 @@ impl<'a> Header<'a> {
             retries_max: number_or(request, name("maxReconsumeTimes", "l"), RETRIES_MAX)?,
             batch: is_true(request, name("batch", "m")) || request.code == codes::SEND_BATCH_MESSAGE,
             once: is_true(request, "once"),
+            durable: is_true(request, "durable"),
         })
     }
 
@@ -109,19 +112,23 @@ pub(super) async fn send(service: &Service, session: &Session, request: &Command
     let queue_id = queue(service, &entry, if dead.is_some() { 0 } else { header.queue_id })?;
     let message = NewMessage { envelope: &envelope, body: part.body, queue_id };
     let sent = if header.once {
-        append_once(service, &[message]).await?
+        append_once(service, &header, &[message]).await?
     } else {
         let written = service.store.append_one(&message, Wait::Yes)?;
-        vec![service.acknowledged(written).await?]
+        vec![acknowledged(service, &header, written).await?]
     };
     count(&entry, kind_of(&envelope), &sent);
     Ok(stored(service, request, &sent))
 }
 
 /// Stores those of the messages that are not stored yet, and returns the offsets of all.
-async fn append_once(service: &Service, messages: &[NewMessage<'_>]) -> Result<Vec<Sent>, Refusal> {
-    let written = service.store.append_once(messages)?;
-    let done = service.acknowledged(written).await?.into_iter().map(|once| match once {
+async fn append_once(
+    service: &Service,
+    header: &Header<'_>,
+    messages: &[NewMessage<'_>],
+) -> Result<Vec<Sent>, Refusal> {
+    let written = service.store.append_once_for_client(messages)?;
+    let done = acknowledged(service, header, written).await?.into_iter().map(|once| match once {
         Once::Appended(sent) | Once::Present(sent) => Ok(sent),
         Once::InDoubt => {
             let remark = "the message may have been stored, and retention has removed it since";
@@ -129,6 +136,17 @@ async fn append_once(service: &Service, messages: &[NewMessage<'_>]) -> Result<V
         }
     });
     done.collect()
+}
+
+/// Waits until a write may be acknowledged, and returns what was written.
+async fn acknowledged<T>(service: &Service, header: &Header<'_>, written: Unacknowledged<'_, T>) -> Result<T, Refusal> {
+    let (value, durable_first) = written.into_parts();
+    // A message that was present may have been written by another request that has not synced it.
+    let wanted = if header.durable { Some(service.store.appended_end()) } else { durable_first };
+    if let Some(end) = wanted {
+        service.durable.sync(end).await?;
+    }
+    Ok(value)
 }
 
 /// Returns whether the properties mark a half message. Ignores case, as RocketMQ does.
@@ -211,10 +229,10 @@ async fn send_batch(
     let messages: Vec<NewMessage<'_>> =
         envelopes.iter().zip(bodies).map(|(envelope, body)| NewMessage { envelope, body, queue_id }).collect();
     let sent = if header.once {
-        append_once(service, &messages).await?
+        append_once(service, header, &messages).await?
     } else {
         let written = service.store.append(&messages, Wait::Yes)?;
-        service.acknowledged(written).await?
+        acknowledged(service, header, written).await?
     };
     for (sent, envelope) in sent.iter().zip(&envelopes) {
         count(&entry, kind_of(envelope), std::slice::from_ref(sent));

@@ -42,6 +42,33 @@ impl Store {
     ///
     /// Fails with `InvalidMessage` for a message without a unique id.
     pub fn append_once(&self, messages: &[NewMessage<'_>]) -> Result<Unacknowledged<'_, Vec<Once>>> {
+        let _turn = self.shared.appending_once.lock();
+        self.append_absent(messages)
+    }
+
+    /// Does the same for a client, which may send messages that this process has appended or will append.
+    pub fn append_once_for_client(&self, messages: &[NewMessage<'_>]) -> Result<Unacknowledged<'_, Vec<Once>>> {
+        let mut by_client = self.shared.appending_once.lock();
+        *by_client = true;
+        self.append_absent(messages)
+    }
+
+    /// Appends messages that this process has not appended before. Looks for them only if a client may have sent them:
+    /// another process may forward the rows of one that has been stopped for long.
+    pub fn append_own(&self, messages: &[NewMessage<'_>], wait: Wait) -> Result<Unacknowledged<'_, Vec<Once>>> {
+        let turn = &self.shared.appending_once;
+        let by_client = match wait {
+            Wait::Yes => turn.lock(),
+            Wait::No => turn.try_lock().ok_or(Error::WouldWait)?,
+        };
+        if *by_client {
+            return if wait == Wait::Yes { self.append_absent(messages) } else { Err(Error::WouldWait) };
+        }
+        Ok(self.append(messages, wait)?.map(|sent| sent.into_iter().map(Once::Appended).collect()))
+    }
+
+    /// Appends messages that are absent, for the holder of `appending_once`.
+    fn append_absent(&self, messages: &[NewMessage<'_>]) -> Result<Unacknowledged<'_, Vec<Once>>> {
         let shared = &*self.shared;
         shared.check_append(messages)?;
         let mut ids = Vec::with_capacity(messages.len());
@@ -50,7 +77,6 @@ impl Store {
                 what: "a message without a unique id cannot be appended once".into(),
             })?);
         }
-        let _turn = shared.appending_once.lock();
         let present = shared.present(messages, &ids)?;
         let oldest = shared.oldest_stored()?;
         let is_in_doubt = |message: &NewMessage<'_>| {

@@ -74,10 +74,15 @@ pub struct Unacknowledged<'a, T> {
     durable_first: Option<PhysicalOffset>,
 }
 
-impl<T> Unacknowledged<'_, T> {
+impl<'a, T> Unacknowledged<'a, T> {
     /// Returns what was written.
     pub const fn value(&self) -> &T {
         &self.value
+    }
+
+    /// Returns the write with its value changed.
+    pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> Unacknowledged<'a, U> {
+        Unacknowledged { shared: self.shared, value: change(self.value), durable_first: self.durable_first }
     }
 
     /// Returns whether the write still waits for a sync.

@@ -178,7 +178,7 @@ fn assemble(
         maintenance: Maintenance::default(),
         snapshots: SnapshotState::new(report.scanned_from),
         delivering: Mutex::ranked(()),
-        appending_once: Mutex::ranked(()),
+        appending_once: Mutex::ranked(false),
         pending_topics: Mutex::default(),
         ages,
         lifecycle: Lifecycle::new(*opener, claim.map(Claim::take_locks).unwrap_or_default()),

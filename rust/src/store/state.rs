@@ -78,8 +78,8 @@ pub(super) struct Shared {
     pub(super) snapshots: SnapshotState,
     /// Held by the one thread that delivers delayed messages.
     pub(super) delivering: Mutex<(), TURN>,
-    /// Held by the one thread that appends messages once.
-    pub(super) appending_once: Mutex<(), TURN>,
+    /// Held by the one thread that appends messages once. Whether a client has done so since the store was opened.
+    pub(super) appending_once: Mutex<bool, TURN>,
     /// Topics of pending transactions by half queue offset, kept between calls of `pending`.
     pub(super) pending_topics: Mutex<PendingTopics, TURN>,
     pub(super) ages: LogAges,

@@ -164,13 +164,15 @@ class Forwarder:
             self._claimed.add(row_id)
             self._pop_inserted(row_id)
         try:
-            self._log.append(row, queue_id)
+            is_in_log = self._log.append(row, queue_id) != "in_doubt"
         except Exception as error:
-            # The thread tries again, and parks a row that can never be sent.
             _log.warning("a message could not be appended at its commit: %s", error_text(error))
+            is_in_log = False
+        if is_in_log:
+            self._note_appended([row_id])
+        else:
+            # The thread tries again, and parks a row that can never be sent.
             self._again([_Row(row_id, None, None, 0)])
-            return
-        self._note_appended([row_id])
 
     def look(self) -> None:
         """Makes the thread look for committed rows now."""

@@ -126,3 +126,20 @@ fn a_message_without_an_id_is_refused() {
     assert!(matches!(refused, Err(Error::InvalidMessage { .. })), "{refused:?}");
     assert_eq!(appended(&store), 0);
 }
+
+#[test]
+fn an_own_message_is_looked_up_once_a_client_appends_once() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    let [a, b, c] = ["a", "b", "c"].map(|id| with_id("orders", id, BORN, &[]));
+    let message = |envelope| [NewMessage { envelope, body: b"paid", queue_id: QUEUE }];
+    let own = |envelope, wait| Ok::<_, Error>(name_of(&store.append_own(&message(envelope), wait)?.acknowledged()?[0]));
+    assert_eq!(own(&a, Wait::Yes).unwrap(), "appended");
+    for (envelope, fate) in [(&a, "present"), (&b, "appended")] {
+        let done = store.append_once_for_client(&message(envelope)).unwrap().acknowledged().unwrap();
+        assert_eq!(name_of(&done[0]), fate);
+    }
+    assert!(matches!(own(&b, Wait::No), Err(Error::WouldWait)), "a lookup may wait");
+    assert_eq!((own(&b, Wait::Yes).unwrap(), own(&c, Wait::Yes).unwrap()), ("present", "appended"));
+    assert_eq!(ids(&store, "orders"), ["a", "b", "c"]);
+}
