@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests.copies import killed_copy
 from tests.crash.look import Facts
 from tests.crash.size import chance, count, steps
 from tests.crash.spoil import DAMAGES, Spoilt, kinds_of, spoil
@@ -245,7 +246,7 @@ def test_L5_L7_L8_damage_is_named_or_repaired(bases: list[Base], zygote: Zygote,
         for read_only in (True, False):
             folder = tmp_path / f"{number}-{read_only}"
             folder.mkdir()
-            shutil.copytree(base.path, folder / "store")
+            killed_copy(base.path, folder / "store")
             spoilt = spoil(folder / "store", kind, damage, luck)
             try:
                 ends[open_and_check(zygote, base, folder / "store", kind, spoilt, read_only=read_only)] += 1
@@ -279,7 +280,7 @@ def test_P2_pipe_instead_of_a_file_does_not_block(bases: list[Base], zygote: Zyg
     base = next(base for base in bases if base.name == "ours")
     for read_only in (True, False):
         path = tmp_path / str(read_only) / "store"
-        shutil.copytree(base.path, path)
+        killed_copy(base.path, path)
         spoilt = spoil(path, kind, "a pipe", random.Random(1))
         open_and_check(zygote, base, path, kind, spoilt, read_only=read_only)
 
@@ -291,7 +292,7 @@ def test_P2_queue_of_half_entries_of_a_broker_sets_no_file_size(
     """Its length was taken for that of all queue files, and closing looped over empty files for ever."""
     base = next(base for base in bases if base.name == "tx-crash")
     path = tmp_path / "store"
-    shutil.copytree(base.path, path)
+    killed_copy(base.path, path)
     os.truncate(path / "consumequeue" / "RMQ_SYS_TRANS_HALF_TOPIC" / "0" / f"{0:020}", length)
     spoilt = Spoilt("consumequeue/RMQ_SYS_TRANS_HALF_TOPIC/0", length, 20_000)
     open_and_check(zygote, base, path, "half queue", spoilt, read_only=False)

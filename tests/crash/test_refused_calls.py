@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.copies import killed_copy
 from tests.crash.promises import Told, check
 from tests.crash.size import chance, count, steps
 from tests.crash.tracer import Fault, Tracer, files_of, why_not
@@ -79,7 +80,7 @@ class Scene:
         path = self._directory / "store"
         shutil.rmtree(path, ignore_errors=True)
         if self._template.exists():
-            shutil.copytree(self._template, path)
+            killed_copy(self._template, path)
         return path
 
     def _traced(self, path: Path, arguments: list[str]) -> tuple[Life, Tracer]:

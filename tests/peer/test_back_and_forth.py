@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import socket
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from typing import Any
 import pytest
 
 import txstore
+from tests.copies import killed_copy
 from tests.peer import agreement
 from tests.peer.rocketmq import SHORT_DELAYS, SHORT_TIMES, SIZES, SMALL, EmbeddedBroker, Peer, Producer, message
 from txstore import BrokerConfig, LocalTransactionState, Message, TransactionListener
@@ -308,7 +308,7 @@ def test_store_moves_back_and_forth(rocketmq: Peer, tmp_path: Path) -> None:
     with txstore.open(game.path, read_only=True) as broker:
         found = agreement.messages(broker.store)
         keys, ids = agreement.keys_of(found), [one.offset_message_id for one in found]
-        dump = rocketmq.dump(shutil.copytree(game.path, tmp_path / "copy"), keys=keys, offset_ids=ids)
+        dump = rocketmq.dump(killed_copy(game.path, tmp_path / "copy"), keys=keys, offset_ids=ids)
         agreement.assert_same_store(dump, broker.store, keys, ids)
     counts = Counter(one.keys[0] for one in found if one.topic == TOPIC)
     # A broker that checks again while it is answered gets two answers, and commits twice.

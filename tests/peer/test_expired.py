@@ -7,12 +7,12 @@ transactions.
 from __future__ import annotations
 
 import random
-import shutil
 from pathlib import Path
 
 import pytest
 
 import txstore
+from tests.copies import killed_copy
 from tests.peer import agreement, workload
 from tests.peer.rocketmq import Peer
 
@@ -39,6 +39,6 @@ def test_broker_loads_a_store_whose_first_files_are_removed(rocketmq: Peer, tmp_
             found = agreement.messages(broker.store)
             keys, ids = agreement.keys_of(found), [message.offset_message_id for message in found]
             assert any(first > 0 for first, _ in agreement.queues(broker.store).values())
-            copy = Path(shutil.copytree(path, tmp_path / f"{seed}-copy"))
+            copy = killed_copy(path, tmp_path / f"{seed}-copy")
             dump = rocketmq.dump(copy, config=workload.broker_sizes(made), keys=keys, offset_ids=ids)
             agreement.assert_same_store(dump, broker.store, keys, ids)

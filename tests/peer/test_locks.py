@@ -6,7 +6,6 @@ txstore out. A read-only opening works next to either.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from contextlib import closing
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import txstore
+from tests.copies import killed_copy
 from tests.peer import agreement
 from tests.peer.rocketmq import SIZES, SMALL, Facts, Home, Peer, PeerError, message
 from tests.peer.test_theirs_to_ours import hashes
@@ -104,7 +104,7 @@ def test_txstore_cannot_open_a_store_that_a_broker_has_open(rocketmq: Peer, tmp_
         assert not (store / "txstore").exists()
         assert {path for path in names if not path.exists()} == set()
     copy = tmp_path / "copy"
-    shutil.copytree(store, copy)
+    killed_copy(store, copy)
     with closing(Store.open(str(store), read_only=True)) as ours:
         dump = rocketmq.dump(copy, config=SMALL)
         agreement.assert_same_store(dump, ours, [], [])

@@ -31,6 +31,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import txstore
+from tests.copies import killed_copy
 from tests.peer import agreement, workload
 from tests.peer.rocketmq import SHORT_DELAYS, SHORT_TIMES, EmbeddedBroker, Peer, PeerError, message
 from tests.peer.workload import READERS, RETRY_TOPIC, TOPICS, Told
@@ -64,7 +65,7 @@ def test_rocketmq_finds_what_txstore_finds(rocketmq: Peer, chance: random.Random
 def assert_found(rocketmq: Peer, path: Path, made: Facts, told: Told) -> None:
     """RocketMQ's store finds in a copy what txstore finds, and what the writer was told."""
     copy = path.with_name(path.name + "-copy")
-    shutil.copytree(path, copy)
+    killed_copy(path, copy)
     with txstore.open(path, read_only=True) as broker:
         found = agreement.messages(broker.store)
         keys, ids = agreement.keys_of(found), [message.offset_message_id for message in found]
@@ -94,7 +95,7 @@ def test_rocketmq_verifies_the_crc_of_our_records(rocketmq: Peer, tmp_path: Path
     with txstore.open(path, read_only=True) as broker:
         found = agreement.messages(broker.store)
         shutil.rmtree(path / "consumequeue")
-        torn = Path(shutil.copytree(path, tmp_path / "torn"))
+        torn = killed_copy(path, tmp_path / "torn")
         agreement.assert_same_store(rocketmq.dump(path, config=config), broker.store, [], [])
     wrong = sorted(one.physical_offset for one in found)[len(found) // 2]
     with (torn / "commitlog" / f"{0:020}").open("r+b") as log:

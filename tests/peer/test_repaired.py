@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import txstore
+from tests.copies import killed_copy
 from tests.golden.unpack import unpack
 from tests.peer import agreement
 from tests.peer.rocketmq import SIZES, SMALL, EmbeddedBroker, Facts, Peer, message
@@ -90,7 +91,7 @@ def lost_entries(found: Facts) -> list[list[object]]:
 
 def assert_same(rocketmq: Peer, path: Path, config: Facts, gaps: Iterable[list[object]]) -> None:
     """RocketMQ's store finds in a copy what txstore finds: readable messages at their offsets, and the gaps."""
-    copy = Path(shutil.copytree(path, path.with_name("copy")))
+    copy = killed_copy(path, path.with_name("copy"))
     with txstore.open(path, read_only=True) as broker:
         found = agreement.messages(broker.store)
         keys, ids = agreement.keys_of(found), [one.offset_message_id for one in found]

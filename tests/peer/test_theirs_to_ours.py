@@ -24,6 +24,7 @@ from pathlib import Path
 import pytest
 
 import txstore
+from tests.copies import killed_copy
 from tests.golden import reader
 from tests.peer import agreement, theirs
 from tests.peer.rocketmq import SHORT_DELAYS, SIZES, Facts, Home, Peer
@@ -121,7 +122,7 @@ def assert_found(rocketmq: Peer, store: Path, told: Told) -> dict[str, str]:
 def assert_same(rocketmq: Peer, store: Path, ours: Store) -> Facts:
     """RocketMQ finds in a copy what txstore finds; returns its dump."""
     copy = store.with_name("copy")
-    shutil.copytree(store, copy)
+    killed_copy(store, copy)
     found = agreement.messages(ours)
     keys, ids = agreement.keys_of(found), [message.offset_message_id for message in found]
     dump = rocketmq.dump(copy, keys=keys, offset_ids=ids)
@@ -219,7 +220,7 @@ def assert_second_opinion(store: Path, rows: list[TransactionRow]) -> None:
 def assert_rebuilt(store: Path, dump: Facts) -> None:
     """Queues that txstore builds from the log alone have RocketMQ's own units, also those of delayed messages."""
     copy = store.with_name("rebuilt")
-    shutil.copytree(store, copy)
+    killed_copy(store, copy)
     shutil.rmtree(copy / "consumequeue")
     shutil.rmtree(copy / "index", ignore_errors=True)
     with closing(

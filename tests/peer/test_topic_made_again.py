@@ -6,13 +6,13 @@ what a broker serves again when the store is handed back.
 
 from __future__ import annotations
 
-import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.copies import killed_copy
 from tests.peer.rocketmq import SIZES, SMALL, Peer, message
 from txstore import Message
 from txstore._native import Store
@@ -24,7 +24,7 @@ TOPIC, OTHER = "MadeAgain", "Untouched"
 
 def _served(rocketmq: Peer, store: Path, copy: Path) -> dict[int, list[int]]:
     """The physical offsets of each message queue of the topic, as RocketMQ finds them. A dump changes files."""
-    shutil.copytree(store, copy)
+    killed_copy(store, copy)
     dump = rocketmq.dump(copy)
     assert dump["loaded"], dump
     found: dict[int, list[int]] = {}

@@ -21,6 +21,7 @@ import pytest
 
 import txstore
 from spark import archive_commit_log
+from tests.copies import killed_copy
 from txstore import Message, _native
 from txstore.errors import InvalidOptionError
 
@@ -144,7 +145,7 @@ def test_older_copy_that_was_continued_is_noticed(tmp_path: Path) -> None:
     """It has the store's own id: only the record shows the difference."""
     store, copy = tmp_path / "orders.store", tmp_path / "copy.store"
     make(store, 100)
-    shutil.copytree(store, copy)
+    killed_copy(store, copy)
     grow(store, 100)
     end = read_all(store)
     shutil.rmtree(store)

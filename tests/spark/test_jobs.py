@@ -7,7 +7,6 @@ A batch may be written and then not noted. Each job also runs as it is submitted
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import pytest
 
 import txstore
 from spark import archive_commit_log, compare_stores, transaction_report
+from tests.copies import killed_copy
 from tests.spark.stores import message
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def test_batch_that_was_written_and_not_noted_is_archived_once(
 
 
 def test_two_stores_are_compared(spark: SparkSession, orders: Path, tmp_path: Path, capsys: Any) -> None:
-    copy = shutil.copytree(orders, tmp_path / "copy.store")
+    copy = killed_copy(orders, tmp_path / "copy.store")
     assert compare_stores.main([str(orders), str(copy)]) == 0
     assert compare_stores.main([str(orders), str(copy), "--by", "physical_offset"]) == 0
     with txstore.open(copy) as broker:

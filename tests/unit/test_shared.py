@@ -150,13 +150,6 @@ def test_two_processes_send_and_receive(store: Path, start: Callable[..., Proces
     )
 
 
-def test_socket_and_entry_are_removed_at_the_close(store: Path) -> None:
-    with txstore.open(store, shared=True) as broker:
-        broker.producer("group").send(Message("orders", b"x"))
-    assert read_holder(str(store)) is None
-    assert [path for path in store.iterdir() if path.is_socket()] == []
-
-
 def test_another_process_takes_over_from_a_killed_one(store: Path, start: Callable[..., Process]) -> None:
     """What was acknowledged is there, and the same objects continue."""
     writer = start()
@@ -395,26 +388,6 @@ def test_a_writer_without_a_socket_is_named(store: Path, start: Callable[..., Pr
         txstore.open(store, shared=True, open_timeout=0.2)
 
 
-@pytest.mark.parametrize(
-    "entry", [b"", b"lock", b"lock\n", b"lock\n{}\n", b"lock\n[1]\n", b"\xff\n\xff\n", b"lock\n{" * 9]
-)
-def test_an_invalid_entry_is_ignored(store: Path, entry: bytes) -> None:
-    txstore.open(store).close()
-    (store / "lock").write_bytes(entry)
-    assert read_holder(str(store)) is None
-    with txstore.open(store, shared=True) as broker:
-        assert broker.is_writer
-
-
-@pytest.mark.parametrize("name", ["../x.sock", "/etc/passwd", "config", "txstore-0123456789abcdeX.sock"])
-def test_an_entry_names_only_sockets(store: Path, name: str) -> None:
-    """The next holder removes the named file."""
-    txstore.open(store).close()
-    entry = {"socket": name, "pid": 1, "boot_id": "", "uid": 0}
-    (store / "lock").write_text(f"lock\n{json.dumps(entry)}\n")
-    assert read_holder(str(store)) is None
-
-
 def test_a_process_that_declines_never_writes(store: Path, start: Callable[..., Process]) -> None:
     with pytest.raises(txstore.BrokerUnreachableError, match="there is no store"):
         txstore.open(store, shared=True, writer=False, open_timeout=0.1)
@@ -474,15 +447,6 @@ def test_a_server_over_a_plain_broker_takes_the_socket_and_returns_it(store: Pat
             ):
                 second.producer("group").send(Message("orders", b"y"))
                 assert server.counters()["connections"] >= 1
-
-
-def test_a_path_may_be_long(tmp_path: Path) -> None:
-    """A Unix socket's name is limited to 107 bytes."""
-    store = tmp_path / ("x" * 100) / ("y" * 100)
-    store.parent.mkdir()
-    with txstore.open(store, shared=True) as first, txstore.open(store, shared=True) as second:
-        assert [first.is_writer, second.is_writer] == [True, False]
-        second.producer("group").send(Message("orders", b"x"))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
@@ -650,46 +614,3 @@ def test_network_file_systems_are_refused(store: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(txstore.shared.broker, "network_file_system", lambda _: "NFS")
     with pytest.raises(txstore.InvalidOptionError, match="it is on NFS"):
         txstore.open(store, shared=True)
-
-
-def test_a_directory_that_holds_no_socket_gets_an_abstract_one(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from txstore.broker import local_socket
-
-    address = local_socket._address
-    monkeypatch.setattr(
-        local_socket, "_address", lambda folder, name: address(folder, name) if name[0] == "@" else f"/nowhere/{name}"
-    )
-    with txstore.open(store, shared=True) as first, txstore.open(store, shared=True) as second:
-        holder = read_holder(str(store))
-        assert holder is not None
-        assert holder.socket.startswith("@txstore-")
-        second.producer("group").send(Message("orders", b"x"))
-        assert first.is_writer
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
-def test_another_user_is_not_served(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An abstract socket has no mode, so only the system's word about the client protects it."""
-    from txstore.broker import local_socket
-
-    address = local_socket._address
-    monkeypatch.setattr(
-        local_socket, "_address", lambda folder, name: address(folder, name) if name[0] == "@" else f"/nowhere/{name}"
-    )
-    code = """
-        import os, socket, sys
-        os.setuid(int(sys.argv[2]))
-        with socket.socket(socket.AF_UNIX) as line:
-            line.settimeout(2)
-            line.connect("\\0" + sys.argv[1])
-            try:
-                print(line.recv(1))
-            except TimeoutError:
-                print("served")
-    """
-    with txstore.open(store, shared=True):
-        holder = read_holder(str(store))
-        assert holder is not None
-        for user, said in ((65534, "b''\n"), (0, "served\n")):
-            command = [sys.executable, "-c", textwrap.dedent(code), holder.socket.removeprefix("@"), str(user)]
-            assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == said

@@ -53,6 +53,7 @@ from txstore.errors import (
     ReadOnlyError,
     StoreClosedError,
     StoreForkedError,
+    StoreIOError,
     TxStoreError,
 )
 from txstore.interface import ConsumerMember, ProducerMember, Pull
@@ -228,6 +229,14 @@ class EmbeddedBroker(ConsumerGroups):
             if not self._parts.local_sockets:
                 self._parts.local_sockets.append(LocalSocket(self.path))
             return self._parts.local_sockets[0]
+
+    def listen_if_possible(self) -> LocalSocket | None:
+        """Like `listen`, but only logs a warning if the system refuses: the store can be used without a socket."""
+        try:
+            return self.listen()
+        except StoreIOError as error:
+            _log.warning("no other process can connect to this store: %s", error, extra={"path": self.path})
+            return None
 
     def heal(self) -> OpenReport:
         """Returns what healing did at opening; a writer's store is always healed. Raises ReadOnlyError."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Protocol
 
 from txstore._native import LocalListener
-from txstore.errors import TxStoreError
+from txstore.errors import StoreIOError, TxStoreError
 
 __all__ = ["Holder", "LocalSocket", "connect", "keep_in_child", "read_holder"]
 
@@ -102,13 +102,18 @@ class LocalSocket:
 
     def __init__(self, directory: str) -> None:
         """Binds the socket and states it in the lock file. Raises StoreIOError."""
-        self._folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._folder = -1
         try:
+            self._folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             self._remove_left(directory)
             self.name: str = f"txstore-{os.urandom(8).hex()}.sock"
             self.native: LocalListener = self._bind(directory)
-        except BaseException:
-            os.close(self._folder)
+        except BaseException as error:
+            if self._folder >= 0:
+                os.close(self._folder)
+            if isinstance(error, OSError) and not isinstance(error, TxStoreError):
+                text = f"cannot state a socket in {Path(directory, _LOCK)}: {error}"
+                raise StoreIOError(text, errno=error.errno, filename=str(Path(directory, _LOCK))) from error
             raise
         self._start: Callable[[], Serving] | None = None
         self._thread: threading.Thread | None = None
@@ -150,7 +155,7 @@ class LocalSocket:
             return
         folder, self._folder = self._folder, -1
         try:
-            with _opened(_LOCK, os.O_WRONLY | os.O_NOFOLLOW, folder) as file:
+            with _opened(_LOCK, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK, folder) as file:
                 os.ftruncate(file, 0)
             self._unlink(folder, self.name)
         except OSError as error:
@@ -182,7 +187,7 @@ class LocalSocket:
         holder = Holder(self.name, os.getpid(), _boot_id(), os.geteuid())
         # RocketMQ's broker writes the first word, too.
         entry = f"lock\n{json.dumps(asdict(holder))}\n".encode()
-        with _opened(_LOCK, os.O_WRONLY | os.O_NOFOLLOW, self._folder) as file:
+        with _opened(_LOCK, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK, self._folder) as file:
             os.pwrite(file, entry, 0)
             os.ftruncate(file, len(entry))
 

@@ -551,7 +551,7 @@ def serve(
     opening: dict[str, Any] = {"broker_host": host, "broker_port": port} | given
     broker = open_store(store, config=broker_config, **opening)
     try:
-        broker.listen()
+        broker.listen_if_possible()
         return Server(broker, settings, close_broker=True)
     except BaseException:
         broker.close()

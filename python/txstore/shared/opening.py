@@ -90,7 +90,9 @@ def open(
         raise _with_hint(error, os.fspath(path)) from None
     if listen and not read_only:
         try:
-            _serve_on_demand(broker, broker.listen())
+            local_socket = broker.listen_if_possible()
+            if local_socket is not None:
+                _serve_on_demand(broker, local_socket)
         except BaseException:
             broker.close()
             raise
