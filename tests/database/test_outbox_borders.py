@@ -21,7 +21,7 @@ from tests.waiting import eventually
 from txstore import EmbeddedBroker, Message, errors
 from txstore._native import OutboxRow
 from txstore.database import Database, TableError
-from txstore.database.outbox import OutboxProducer
+from txstore.database.outbox import OutboxProducer, OutboxStatus
 
 
 @pytest.fixture(params=["sqlalchemy sqlite", "sqlalchemy postgres"])
@@ -218,6 +218,26 @@ def test_service_that_reads_then_writes_meets_no_lock(tmp_path: Path) -> None:
         session.close()
         eventually(lambda: broker.queue_range("orders", 0)[1] == 2_000)
     assert kind.rows("SELECT count(*) FROM txstore_outbox") == [(0,)]
+
+
+def test_status_tells_what_waits(broker: EmbeddedBroker, producer: OutboxProducer, kind: Kind) -> None:
+    """Rows that wait to be deleted are not counted: on SQLite they stay until the service's next transactions."""
+    engine = create_engine(kind.engine.url, connect_args={"timeout": 60} if "sqlite" in kind.name else {})
+    with Session(engine) as session:
+        for number in range(3):
+            producer.send(Message("orders", b"%d" % number), session=session)
+        assert producer.outbox_status() == OutboxStatus(0, 0.0), "they are not committed"
+        session.commit()
+    eventually(lambda: producer.outbox_status() == OutboxStatus(0, 0.0))
+    with Session(engine) as session:
+        producer.send(Message("orders", b"held", message_group="g"), session=session)
+        session.execute(text("UPDATE txstore_outbox SET parked = 'by this test' WHERE message_group = 'g'"))
+        producer.send(Message("orders", b"after", message_group="g"), session=session)
+        session.commit()
+    eventually(lambda: producer.outbox_status().rows == 1)
+    before = producer.outbox_status().oldest_seconds
+    eventually(lambda: producer.outbox_status().oldest_seconds > before)
+    engine.dispose()
 
 
 def test_many_threads_send_each_message_once(broker: EmbeddedBroker, producer: OutboxProducer, kind: Kind) -> None:

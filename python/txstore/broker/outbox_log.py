@@ -11,15 +11,20 @@ from collections.abc import Sequence
 from txstore._native import OutboxRow, Store, log_store_id
 from txstore.producer.outbox import Fate
 
-__all__ = ["StoreLog"]
+__all__ = ["StoreLog", "destination_of"]
+
+_TAKE_OVER_SECONDS = 10.0
 
 
 class StoreLog:
     """The log of an open store. See `OutboxLog`."""
 
+    is_remote = False
+    take_over_seconds = _TAKE_OVER_SECONDS
+
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.destination = zlib.crc32((log_store_id(store.path) or "").encode()) >> 1
+        self.destination = destination_of(log_store_id(store.path))
         self.append = store.append_row
 
     def append_many(self, rows: Sequence[OutboxRow], queue_ids: Sequence[int], *, once: bool) -> Sequence[Fate]:
@@ -33,3 +38,8 @@ class StoreLog:
 
     def make_durable(self) -> None:
         self._store.flush()
+
+
+def destination_of(store_id: str | None) -> int:
+    """Returns the number of a store's log, which is the same for its clients."""
+    return zlib.crc32((store_id or "").encode()) >> 1

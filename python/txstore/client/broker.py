@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar, overload
 
 from txstore._native import Message, ResponseCode, is_system_topic, validate_topic
 from txstore.client.administration import Administration
@@ -27,6 +27,7 @@ from txstore.client.loop import LoopThread, run_on
 from txstore.client.offset_store import OffsetStore
 from txstore.client.offsets import Offsets
 from txstore.client.options import ConnectConfig
+from txstore.client.outbox_log import RemoteLog
 from txstore.client.pull import Puller
 from txstore.client.rebalance import Rebalance, is_clustering
 from txstore.client.reset_offset import ResetOffset
@@ -53,11 +54,15 @@ from txstore.message import (
     transaction_id_of,
 )
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
+from txstore.producer.outbox import OutboxDatabase, Outboxes
 
 __all__ = ["EMBEDDED_ONLY", "RemoteBroker", "Session"]
 
 _log = logging.getLogger("txstore.remoting")
 _STOP_SECONDS = 30.0
+_OUTBOX_STOP_SECONDS = 10.0
+_MESSAGE_SIZE_MAX = 4 << 20  # RocketMQ's maxMessageSize, of clients and brokers.
+_ProducerT = TypeVar("_ProducerT")
 T = TypeVar("T")
 
 EMBEDDED_ONLY: dict[str, str] = {
@@ -124,6 +129,7 @@ class RemoteBroker(BlockingAdministration):
     def __init__(self, session: Session, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
         """Uses an open session. `stop` is called at the end to stop the loop's thread, if this broker owns it."""
         self._closed = False
+        self._outboxes = Outboxes(lambda: RemoteLog(self._run_with_session), self.write_queues)
         self._use(session, loop, stop)
 
     def _use(self, session: Session, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
@@ -205,6 +211,7 @@ class RemoteBroker(BlockingAdministration):
                     member.close()
                 except TxStoreError as error:
                     _log.warning("%r could not be closed cleanly: %s", member, error, extra={"group": member.group})
+            self._outboxes.close(_OUTBOX_STOP_SECONDS)
             self._closed = True
         self._finalizer()
 
@@ -218,9 +225,27 @@ class RemoteBroker(BlockingAdministration):
 
     # Producers and consumers
 
-    def producer(self, group: str) -> Producer:
-        """Creates a producer of plain messages. Raises InvalidNameError for the group name."""
-        return Producer(self, group)
+    @overload
+    def producer(self, group: str) -> Producer: ...
+    @overload
+    def producer(self, group: str, *, database: OutboxDatabase[_ProducerT, object]) -> _ProducerT: ...
+    def producer(
+        self, group: str, *, database: OutboxDatabase[_ProducerT, object] | None = None
+    ) -> "Producer | _ProducerT":
+        """Creates a producer of plain messages. With a `database`, it sends them within the user's own transaction.
+
+        Raises InvalidNameError for the group name; with a database TableError, BrokerUnreachableError and
+        BrokerTimeoutError, because the broker is asked which log it has.
+        """
+        producer = Producer(self, group)
+        if database is None:
+            return producer
+        return database.outbox_producer(producer, self._outboxes, _MESSAGE_SIZE_MAX)
+
+    @property
+    def outboxes(self) -> Outboxes:
+        """The forwarders of databases whose rows are messages. For producers."""
+        return self._outboxes
 
     def transaction_producer(
         self,
@@ -466,6 +491,11 @@ class RemoteBroker(BlockingAdministration):
             work.close()
             self._must_be_open()
         return run_on(self._loop, self._process, work)
+
+    def _run_with_session(self, work: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
+        if self._closed:
+            self._must_be_open()
+        return self._run(work(self._session))
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         """Schedules a coroutine on the loop without waiting for it. Does nothing after `close` or in a fork."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from txstore.errors import ProtocolError
 
-__all__ = ["Queue", "QueueNumbers", "Route", "parse_brokers", "parse_route"]
+__all__ = ["Queue", "QueueNumbers", "Route", "parse_brokers", "parse_clusters", "parse_route"]
 
 _READ = 4  # RocketMQ's PermName.
 _WRITE = 2
@@ -65,6 +65,12 @@ def parse_brokers(body: bytes) -> dict[str, str]:
     """Parses a cluster's master addresses by broker name. Raises ProtocolError if the body is malformed."""
     table = _object(body).get("brokerAddrTable")
     return _masters(table.values() if isinstance(table, dict) else ())
+
+
+def parse_clusters(body: bytes) -> list[str]:
+    """Parses the names of the clusters that a name server knows. Raises ProtocolError if the body is malformed."""
+    table = _object(body).get("clusterAddrTable")
+    return sorted(table) if isinstance(table, dict) else []
 
 
 def _masters(rows: Iterable[Any]) -> dict[str, str]:

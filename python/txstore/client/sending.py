@@ -51,7 +51,7 @@ from txstore.message import (
 )
 from txstore.remoting.refusals import refusal
 
-__all__ = ["EndedHalf", "RemoteEnd", "RemoteSent", "Sending", "end_fields"]
+__all__ = ["EndedHalf", "RemoteEnd", "RemoteSent", "Sending", "end_fields", "is_stored", "send_fields"]
 
 _STATUS = {
     ResponseCode.SUCCESS: SendStatus.SEND_OK,
@@ -227,8 +227,8 @@ class Sending:
         in_doubt = False
         while True:
             route = await self._client.write_route(topic)
-            queue = self._queue(route, topic, number)
-            fields = _send_fields(group, topic, queue, sys_flag, born_ms, message.flag, properties)
+            queue = self.queue(route, number)
+            fields = send_fields(group, topic, queue, sys_flag, born_ms, message.flag, properties)
             fields |= {"d": str(self._options.default_topic_queue_nums), "m": "false" if batch is None else "true"}
             fields |= {"once": "true"} if in_doubt and self._client.is_store else {}
             body = message.body if batch is None else batch
@@ -257,7 +257,7 @@ class Sending:
             await asyncio.sleep(back_off)
             back_off *= 2
 
-    def _queue(self, route: Route, topic: str, number: int) -> Queue:
+    def queue(self, route: Route, number: int) -> Queue:
         """Returns the chosen queue, or a queue of another broker if the route no longer has it."""
         queue = self._client.numbers.queue(number)
         if queue in route.write or not route.write:
@@ -420,7 +420,12 @@ def end_fields(
     }
 
 
-def _send_fields(
+def is_stored(answer: RemotingCommand) -> bool:
+    """Returns whether a send was answered with a status that says that the message is stored."""
+    return answer.code in _STATUS
+
+
+def send_fields(
     group: str, topic: str, queue: Queue, sys_flag: int, born_ms: str, flag: int, properties: str
 ) -> dict[str, str]:
     """Returns the fields of SEND_MESSAGE_V2, whose names RocketMQ shortens to letters."""

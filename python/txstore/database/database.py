@@ -11,7 +11,7 @@ import asyncio
 import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Set
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,8 +22,10 @@ from txstore.database.outbox import (
     AsyncOutboxProducer,
     Forwarder,
     OutboxProducer,
+    OutboxStatus,
     WaitingRow,
     change_parked,
+    outbox_status,
     waiting_rows,
 )
 from txstore.database.rows import TableError, answer, table_is_missing
@@ -156,6 +158,10 @@ class Database:
             return found
 
         return self._on_tables(read)
+
+    def outbox_status(self, destination: int, own: range, in_log: Set[int]) -> OutboxStatus:
+        """Returns how many rows wait for a log, for `OutboxProducer.outbox_status`. Raises TableError."""
+        return self._on_tables(lambda handle: outbox_status(handle, destination, own, in_log))
 
     def retry_parked(self, message_id: str) -> WaitingRow:
         """Lets a parked row be sent again. Its process does it within a second, or the next one that opens the store.

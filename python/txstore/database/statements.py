@@ -159,6 +159,13 @@ SELECT_ALL_IDS = Statement(f"SELECT id FROM {_OUTBOX} WHERE {_OWN}")
 SELECT_IDS = Statement(f"SELECT id FROM {_OUTBOX} WHERE {_OWN} ORDER BY id LIMIT CAST(:rows AS BIGINT)")
 SELECT_EARLIER = Statement(f"SELECT id {_SAME_GROUP} AND group_seq < CAST(:group_seq AS BIGINT)")
 NEXT_ROW = Statement(f"SELECT id, destination FROM {_OUTBOX} WHERE id > CAST(:after AS BIGINT) ORDER BY id LIMIT 1")
+_WAITING = "destination = CAST(:destination AS BIGINT) AND parked IS NULL"
+COUNT_WAITING = Statement(f"SELECT count(*) FROM {_OUTBOX} WHERE {_WAITING}")
+FIRST_WAITING = Statement(
+    f"SELECT id, message FROM {_OUTBOX} WHERE id > CAST(:after AS BIGINT) AND {_WAITING} ORDER BY id LIMIT 1"
+)
+SQLITE_JOURNAL, SQLITE_SYNCHRONOUS = Statement("PRAGMA journal_mode"), Statement("PRAGMA synchronous")
+POSTGRES_SYNCHRONOUS = Statement("SHOW synchronous_commit")
 PARK = Statement(f"UPDATE {_OUTBOX} SET parked = CAST(:parked AS VARCHAR(1000)) WHERE id = CAST(:id AS BIGINT)")
 NEXT_ROWS = Statement(
     f"SELECT id, message, parked FROM {_OUTBOX} WHERE id > CAST(:after AS BIGINT) ORDER BY id "

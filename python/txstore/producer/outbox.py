@@ -11,14 +11,16 @@ from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from txstore._native import OutboxRow, java_hash_code
-from txstore.errors import InvalidNameError
+from txstore.errors import InvalidNameError, TxStoreError
 from txstore.message import Message, SentMessage
 from txstore.producer.producer import Producer
 
-__all__ = ["AsyncProducer", "Fate", "OutboxDatabase", "OutboxLog", "Outboxes"]
+__all__ = ["AsyncProducer", "Fate", "OutboxDatabase", "OutboxLog", "Outboxes", "Outcome"]
 
 Fate: TypeAlias = Literal["appended", "present", "in_doubt"]
 """What became of a row's message; see `Store.append_rows`."""
+Outcome: TypeAlias = Fate | TxStoreError
+"""The same, or why the message was not appended. InvalidMessageError and InvalidNameError: it never can be."""
 
 
 class OutboxLog(Protocol):
@@ -26,11 +28,16 @@ class OutboxLog(Protocol):
 
     destination: int
     """A number of 31 bits that tells this log from others; each row contains it."""
+    is_remote: bool
+    """Whether calls wait for another process. Then processes may be alive whose rows are for the same log, and
+    messages are durable when they are appended."""
+    take_over_seconds: float
+    """How long another process must have left a row before it is taken over."""
 
     def append(self, row: OutboxRow, queue_id: int) -> Fate:
-        """Appends the message of a committed row of this process. Never waits for a disk."""
+        """Appends the message of a committed row of this process. Never waits for a disk. Not for a remote log."""
 
-    def append_many(self, rows: Sequence[OutboxRow], queue_ids: Sequence[int], *, once: bool) -> Sequence[Fate]:
+    def append_many(self, rows: Sequence[OutboxRow], queue_ids: Sequence[int], *, once: bool) -> Sequence[Outcome]:
         """Appends messages of committed rows; with `once`, those that are not in the log yet."""
 
     def appended_end(self) -> int:

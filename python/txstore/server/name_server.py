@@ -5,7 +5,9 @@ Out:    routes with this broker as the only one. `perm` says whether a topic can
 Always: if sending may create topics, TBW102 has a route, which clients use for unknown topics.
 """
 
-from txstore._native import TEMPLATE_TOPIC, ResponseCode, is_system_topic
+from functools import cached_property
+
+from txstore._native import TEMPLATE_TOPIC, ResponseCode, is_system_topic, log_store_id
 from txstore.broker import EmbeddedBroker
 from txstore.server.request import Refused, Reply, Request, json_of, text
 
@@ -41,7 +43,12 @@ class Routes:
             "brokerAddrTable": {config.broker_name: self.broker()},
             "clusterAddrTable": {config.cluster_name: [config.broker_name]},
         }
-        return Reply(body=json_of(tables))
+        # RocketMQ's clients ignore fields here. A client of ours tells stores apart by it (`client/outbox_log.py`).
+        return Reply(fields={"storeId": self._store_id}, body=json_of(tables))
+
+    @cached_property
+    def _store_id(self) -> str:
+        return log_store_id(self._broker.store.path) or ""
 
     def key_value(self, request: Request) -> Reply:
         raise Refused(ResponseCode.QUERY_NOT_FOUND, "this server has no such configuration")

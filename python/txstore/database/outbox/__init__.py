@@ -5,25 +5,30 @@
     producer.send(message, session=session)       inserts one row, in the user's transaction
             │ commit
             ├── early    after the commit of a SQLAlchemy session, in the same call
-            └── forwarder   a thread of the process that wrote the row: reads it, appends its message
+            └── forwarder   a thread of the process that wrote the row: reads it, appends its message; with a remote
+                │           broker, sends it. Rows that another process left are taken over
                                 │ the message is durable
                                 └── deletes the row
 
 `producer` has what programs call, `forwarder` the thread, `early` the hooks of SQLAlchemy, `waiting` what operators
-see. Always: a row is deleted only when its message is durable in the log, and a message is appended only if its row is
+see, `unattended` what other processes left, `durability` a warning.
+
+Always: a row is deleted only when its message is durable in the log, and a message is appended only if its row is
 committed.
 """
 
 from txstore.database.outbox.forwarder import Forwarder
 from txstore.database.outbox.producer import AsyncOutboxProducer, OutboxProducer, OutboxReceipt
-from txstore.database.outbox.waiting import WaitingRow, change_parked, waiting_rows
+from txstore.database.outbox.waiting import OutboxStatus, WaitingRow, change_parked, outbox_status, waiting_rows
 
 __all__ = [
     "AsyncOutboxProducer",
     "Forwarder",
     "OutboxProducer",
     "OutboxReceipt",
+    "OutboxStatus",
     "WaitingRow",
     "change_parked",
+    "outbox_status",
     "waiting_rows",
 ]

@@ -1,14 +1,16 @@
 """Forwarder: appends the messages of committed rows to the log, and deletes the rows when the messages are durable.
 
-In:     rows that this process inserts; rows that an earlier process left.
+In:     rows that this process inserts; rows that other processes left.
 Out:    messages in the log.
 Always: a message is appended only after its row was read as committed, and by one thread. A row is deleted only when
-        its message is durable. On SQLite nothing is written while the service runs: finished rows are deleted by the
-        service's next transactions with a message, the rest when the forwarder closes and when the next one opens.
+        its message is durable. While a service on SQLite sends, nothing is written: finished rows are deleted by its
+        next transactions with a message, and the rest when the forwarder closes. With a remote log, other processes
+        look for rows that wait, so there the rest is deleted when the service has sent nothing for a while.
 Not here: the user's transaction (`producer`).
 
-Each row has an owner: a forwarder, whose random number begins the row's id. Only one process has a store open for
-writing, so rows for its log with another owner were left by a process that has ended.
+Each row has an owner: a forwarder, whose random number begins the row's id. A process that has opened a store takes
+over the rows of all other owners at once: they have ended, or are clients, whose messages are not stored twice. Later,
+and with a remote log, it takes over rows that wait for long (`unattended`).
 
 ::
 
@@ -20,16 +22,19 @@ writing, so rows for its log with another owner were left by a process that has 
 import asyncio
 import itertools
 import logging
-import random
+import os
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from txstore._native import OutboxRow
+from txstore.database.outbox.ids import ids_of, new_owner
+from txstore.database.outbox.unattended import Unattended
 from txstore.database.session import Handle, is_asynchronous, open_handle, run_now
 from txstore.database.statements import (
     NEXT_ROW,
@@ -42,9 +47,20 @@ from txstore.database.statements import (
     Statement,
     delete_from_outbox,
 )
-from txstore.errors import InvalidMessageError, InvalidNameError, StoreClosedError, TxStoreError
+from txstore.errors import (
+    BrokerBusyError,
+    BrokerTimeoutError,
+    BrokerUnreachableError,
+    InvalidMessageError,
+    InvalidNameError,
+    StoreClosedError,
+    TxStoreError,
+)
 from txstore.producer.local_transaction import error_text
 from txstore.producer.outbox import OutboxLog
+
+if TYPE_CHECKING:
+    from txstore.database.outbox.waiting import OutboxStatus
 
 __all__ = ["Forwarder"]
 
@@ -60,8 +76,13 @@ _KEPT_BYTES = 16 << 20  # Rows in memory until they are committed. Others are re
 _SEARCH_SECONDS = 1.0  # Between two searches through all rows.
 _IDLE_SECONDS = 5.0  # Between two looks when nothing is expected.
 _RETRY_SECONDS = (0.1, 5.0)
-# An id is a positive number of 64 bits: its owner, then the number of the owner's row.
-_OWNER_BITS, _NUMBER_BITS = 27, 36
+_DELETE_SOON_SECONDS = 1.0  # The same on SQLite with a remote log.
+_QUIET_SECONDS = 2.0  # Without a message, before the forwarder deletes on SQLite.
+_WATCH_SECONDS = 2.0  # Between two looks for rows that other processes left.
+_WATCHED_ROWS = 20_000  # Of each owner.
+_OLD_SECONDS = 60.0  # A warning says that a row has waited this long; repeated as often.
+_AWAY = (BrokerUnreachableError, BrokerTimeoutError, BrokerBusyError)
+_NEVER = (InvalidMessageError, InvalidNameError)
 
 
 class RowDatabase(Protocol):
@@ -73,6 +94,7 @@ class RowDatabase(Protocol):
     def is_identified(self) -> bool: ...
     def identity(self) -> str: ...
     def forget_identity(self) -> str: ...
+    def outbox_status(self, destination: int, own: range, in_log: Set[int]) -> "OutboxStatus": ...
 
 
 class _Fate(Enum):
@@ -84,6 +106,8 @@ class _Fate(Enum):
     """It can never be sent, or may have been sent already. The row says why."""
     LATER = "later"
     """An earlier row of its message group is not in the log yet."""
+    FAILED = "failed"
+    """The log could not take it now."""
 
 
 @dataclass(slots=True)
@@ -106,18 +130,41 @@ class _Row:
 class Forwarder:
     """Forwards the rows that one process inserts for one log. Thread-safe."""
 
-    def __init__(self, database: RowDatabase, log: OutboxLog, choose: Callable[[OutboxRow], int]) -> None:
+    def __init__(
+        self,
+        database: RowDatabase,
+        log: OutboxLog,
+        choose: Callable[[OutboxRow], int],
+        *,
+        take_over_seconds: float | None = None,
+    ) -> None:
+        """`take_over_seconds` replaces the log's."""
         self.database = database
         self._log = log
         self._choose = choose
+        self._take_over_seconds = log.take_over_seconds if take_over_seconds is None else take_over_seconds
+        self._watch_seconds = max(self._take_over_seconds, _POLL_SECONDS[1])
         self.destination = log.destination
-        self._own = _ids_of(random.getrandbits(_OWNER_BITS) << _NUMBER_BITS)
+        self.chooses_later: bool = log.is_remote
+        """Whether queues are chosen when rows are forwarded: before, it would wait for another process."""
+        self.taken_over = 0
+        """How many rows of other processes were forwarded."""
+        self._closed = False
+        self._begin()
+        _forwarders.add(self)
+
+    def _begin(self) -> None:
+        """Begins as an owner without rows, without a thread: at first, and in a forked process."""
+        self._own = new_owner()
         self.new_id = itertools.count(self._own.start).__next__
         """Returns the id of a new row."""
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
-        self._closed = False
+        self._unattended = Unattended(self._take_over_seconds)
+        self._away: TxStoreError | None = None
+        self._next_watch = self._next_warning = 0.0
+        self._is_sqlite = False
         self._is_idle = self._is_asleep = False
         self._deletes_itself = True
         self._last_insert = self._next_delete = 0.0
@@ -142,18 +189,25 @@ class Forwarder:
                 self._thread = threading.Thread(target=self._run, name="txstore-forwarder", daemon=True)
                 self._thread.start()
 
-    def inserted(self, row_id: int, row: OutboxRow, group_seq: int, queue_id: int, *, has_hook: bool) -> str | None:
+    def inserted(
+        self, row_id: int, row: OutboxRow, group_seq: int, queue_id: int | None, *, has_hook: bool
+    ) -> str | None:
         """Notes a row in an open transaction, whose commit is looked for unless a hook tells it. Returns a statement
         to execute in that transaction: it deletes finished rows, on SQLite."""
         since = time.monotonic()
+        if self._thread is None:
+            self.start()  # In a forked process.
         with self._lock:
             self._expect(_Row(row_id, row, row.message_group, group_seq, queue_id, since=since))
         self._last_insert = since
         if self._is_idle and (not has_hook or self._is_asleep):
             self._wake.set()
         least, most = _DELETE_ROWS
-        if not self._deletes_itself and len(self._appended) >= least and (finished := self._finished(most)):
-            return delete_from_outbox(finished)
+        if self._is_sqlite and self._appended:
+            is_due = self._deletes_itself and since >= self._next_delete
+            if (is_due or len(self._appended) >= least) and (finished := self._finished(most)):
+                self._next_delete = since + _DELETE_SOON_SECONDS
+                return delete_from_outbox(finished)
         return None
 
     def committed(self, row_id: int, row: OutboxRow, queue_id: int) -> None:
@@ -173,6 +227,12 @@ class Forwarder:
         else:
             # The thread tries again, and parks a row that can never be sent.
             self._again([_Row(row_id, None, None, 0)])
+
+    def status(self) -> "OutboxStatus":
+        """Returns how many rows wait for the log, of all processes."""
+        with self._lock:
+            in_log = frozenset(self._in_log)
+        return self.database.outbox_status(self.destination, self._own, in_log)
 
     def look(self) -> None:
         """Makes the thread look for committed rows now."""
@@ -209,9 +269,11 @@ class Forwarder:
             try:
                 handle = await open_handle(self.database.source, keep=True)
                 try:
-                    self._deletes_itself = await handle.dialect() != "sqlite"
+                    self._is_sqlite = await handle.dialect() == "sqlite"
+                    self._deletes_itself = self._log.is_remote or not self._is_sqlite
                     await handle.rollback()
-                    await self._take_over(handle)
+                    if not self._log.is_remote:
+                        await self._take_over(handle)
                     pause = _RETRY_SECONDS[0]
                     await self._forward(handle)
                     return
@@ -221,28 +283,57 @@ class Forwarder:
                 if self._closed:
                     _log.warning("rows of the outbox are left for the next opening: %s", error_text(error))
                     return
+                if self._log.is_remote and isinstance(error, StoreClosedError):
+                    return  # The program ends, and has not closed the broker.
                 _log.warning("the outbox could not be forwarded, and is tried again: %s", error_text(error))
-            time.sleep(pause)
+            self._rest(pause)
             pause = min(pause * 2, _RETRY_SECONDS[1])
 
     async def _forward(self, handle: Handle) -> None:
-        pause, next_search = _POLL_SECONDS[0], 0.0
+        pause, next_search, retry = _POLL_SECONDS[0], 0.0, _RETRY_SECONDS[0]
         while True:
-            is_last, start = self._closed, time.monotonic()
+            is_last, start = self._closed, self._start()
             searches = is_last or start >= next_search
             if searches:
                 next_search = start + _SEARCH_SECONDS
             forwarded = await self._forward_own(handle, everything=searches)
+            if start >= self._next_watch and not is_last:
+                self._next_watch = start + min(_WATCH_SECONDS, self._watch_seconds)
+                await self._forward_unattended(handle)
             if is_last:
                 self._log.make_durable()
-            if is_last or (self._deletes_itself and start >= self._next_delete):
-                self._next_delete = start + _DELETE_SECONDS
+            if is_last or self._deletes_now(start):
+                self._next_delete = start + (_DELETE_SOON_SECONDS if self._is_sqlite else _DELETE_SECONDS)
                 await self._delete_finished(handle)
             if is_last:
                 return
+            if self._away is not None:
+                self._unattended.forget()
+                _log.info("the outbox waits for the broker: %s", error_text(self._away))
+                await self._warn_if_old(handle, self._away)
+                self._rest(retry)
+                retry, next_search = min(retry * 2, _RETRY_SECONDS[1]), 0.0
+                continue
+            retry = _RETRY_SECONDS[0]
             least = (time.monotonic() - start) / _LOOKING_SHARE
             pause = min(max(_POLL_SECONDS[0], least if forwarded else 2 * pause), _POLL_SECONDS[1])
             self._wait(pause)
+
+    def _deletes_now(self, now: float) -> bool:
+        """Returns whether it is time to delete. A transaction on SQLite that has read fails if another one writes."""
+        if not self._deletes_itself or now < self._next_delete:
+            return False
+        return not self._is_sqlite or now - self._last_insert >= _QUIET_SECONDS
+
+    def _start(self) -> float:
+        self._away = None
+        return time.monotonic()
+
+    def _rest(self, pause: float) -> None:
+        """Waits before the next attempt; not when the forwarder closes."""
+        if not self._closed:
+            self._wake.wait(pause)
+            self._wake.clear()
 
     def _wait(self, pause: float) -> None:
         """Waits for the next look. While rows are expected, `pause` collects commits for one step."""
@@ -253,7 +344,7 @@ class Forwarder:
             time.sleep(pause)
             return
         self._is_asleep = not waits and time.monotonic() - self._last_insert > _RECENT_SECONDS
-        self._wake.wait(_IDLE_SECONDS if self._is_asleep else _POLL_SECONDS[1])
+        self._wake.wait(min(_IDLE_SECONDS, self._watch_seconds) if self._is_asleep else _POLL_SECONDS[1])
         self._wake.clear()
         self._is_idle = self._is_asleep = False
 
@@ -272,8 +363,10 @@ class Forwarder:
                 raise
             self._note_appended(row_id for row_id, fate in fates.items() if fate is _Fate.IN_LOG)
             self._again(one for one in new if fates[one.id] is _Fate.LATER)
-            forwarded += len(fates)
-            if len(ids) < _ROWS:
+            # The next search finds these.
+            self._drop(one.id for one in new if fates[one.id] in (_Fate.FAILED, _Fate.PARKED))
+            forwarded += sum(fate is not _Fate.FAILED for fate in fates.values())
+            if len(ids) < _ROWS or self._away is not None:
                 return forwarded
             first = ids[-1] + 1
 
@@ -353,6 +446,25 @@ class Forwarder:
                 row.since = now
                 self._expect(row)
 
+    def _drop(self, ids: Iterable[int]) -> None:
+        with self._lock:
+            self._claimed.difference_update(ids)
+
+    async def _warn_if_old(self, handle: Handle, error: TxStoreError) -> None:
+        """Warns if the oldest row of this process has waited for long."""
+        now = time.monotonic()
+        if now < self._next_warning:
+            return
+        rows = await handle.fetch(SELECT_OUTBOX, first=self._own[0], last=self._own[-1], rows=1)
+        await handle.rollback()
+        oldest = _decoded(*rows[0]).row if rows else None
+        seconds = 0.0 if oldest is None else time.time() - oldest.born_timestamp.timestamp()
+        if seconds >= _OLD_SECONDS:
+            self._next_warning = now + _OLD_SECONDS
+            _log.warning("messages wait in the outbox for %d s: %s", seconds, error_text(error))
+        else:
+            self._next_warning = now + _OLD_SECONDS / 10
+
     # Appending
 
     async def _fetch(self, handle: Handle, select: Statement, first: int, ids: range) -> Sequence[Sequence[Any]]:
@@ -379,6 +491,11 @@ class Forwarder:
                     fates[one.id] = _Fate.IN_LOG
                 except InvalidNameError as error:
                     fates[one.id] = await self._park(handle, one, error_text(error))
+                except TxStoreError as error:
+                    fates[one.id] = await self._failed(handle, error)
+                    if self._away is not None:
+                        fates.update((other.id, _Fate.FAILED) for other in rows if other.id not in fates)
+                        break
         fates.update(await self._append_ready(handle, ready, once=once))
         return fates
 
@@ -399,10 +516,21 @@ class Forwarder:
         fates = {}
         for (one, _, _), fate in zip(ready, done, strict=True):
             fates[one.id] = _Fate.IN_LOG
-            if fate == "in_doubt":
+            if isinstance(fate, _NEVER):
+                fates[one.id] = await self._park(handle, one, error_text(fate))
+            elif isinstance(fate, TxStoreError):
+                fates[one.id] = await self._failed(handle, fate)
+            elif fate == "in_doubt":
                 why = "it may be in the log already, but the log no longer reaches back to the time of this message"
                 fates[one.id] = await self._park(handle, one, why)
         return fates
+
+    async def _failed(self, handle: Handle, error: TxStoreError) -> _Fate:
+        if isinstance(error, _AWAY):
+            self._away = error
+        else:
+            await self._warn_if_old(handle, error)
+        return _Fate.FAILED
 
     async def _is_its_turn(self, handle: Handle, one: _Row, fates: dict[int, _Fate]) -> bool:
         """Tells whether all earlier rows of its message group are in the log, or go there before it."""
@@ -449,48 +577,78 @@ class Forwarder:
         if not ids:
             return
         await handle.begin()
-        if self._deletes_itself:
+        if not self._is_sqlite:
             await handle.execute(NOT_DURABLE.named)
         await handle.execute(delete_from_outbox(ids))
         await handle.commit()
 
-    # Rows of processes that have ended
+    # Rows of other processes
 
-    async def _take_over(self, handle: Handle) -> None:
-        """Forwards the rows that earlier processes left for this log, until none is left that can be forwarded."""
-        while await self._take_over_all(handle):
-            pass
-
-    async def _take_over_all(self, handle: Handle) -> int:
-        after, taken = -1, 0
-        while found := await handle.fetch(NEXT_ROW, after=after):
+    async def _forward_unattended(self, handle: Handle) -> None:
+        """Forwards the rows that other processes have left for long."""
+        waiting: dict[int, list[int]] = {}
+        for ids in await self._others(handle):
+            rows = await handle.fetch(SELECT_IDS, first=ids[0], last=ids[-1], rows=_WATCHED_ROWS)
             await handle.rollback()
+            waiting[ids.start] = [row_id for (row_id,) in rows]
+        due = self._unattended.look(waiting, time.monotonic())
+        taken = 1
+        while due and taken and self._away is None and not self._closed:
+            # Again, because rows of a message group may have waited for those of another owner.
+            taken = 0
+            for owner, left in due.items():
+                taken += await self._take_over_from(handle, ids_of(owner), left)
+
+    async def _others(self, handle: Handle) -> list[range]:
+        """Returns the ids of each other owner that has rows for this log."""
+        after, others = -1, []
+        while found := await handle.fetch(NEXT_ROW, after=after):
             [(row_id, destination)] = found
-            ids = _ids_of(row_id)
+            ids = ids_of(row_id)
             if destination == self.destination and ids != self._own:
-                taken += await self._take_over_from(handle, ids)
+                others.append(ids)
             after = ids[-1]
         await handle.rollback()
-        return taken
+        return others
 
-    async def _take_over_from(self, handle: Handle, ids: range) -> int:
+    async def _take_over(self, handle: Handle) -> None:
+        """Forwards all rows that other processes left for this log, until none is left that can be forwarded."""
+        taken = 1
+        while taken:
+            taken = 0
+            for ids in await self._others(handle):
+                taken += await self._take_over_from(handle, ids)
+
+    async def _take_over_from(self, handle: Handle, ids: range, due: set[int] | None = None) -> int:
+        """Forwards the rows of another owner, or those of them that are due."""
         first, taken = ids[0], 0
         while found := await self._read(handle, first, ids):
-            fates = await self._append(handle, found, once=True)
+            rows = [one for one in found if due is None or one.id in due]
+            fates = await self._append(handle, rows, once=True)
             self._log.make_durable()
             done = [row_id for row_id, fate in fates.items() if fate is _Fate.IN_LOG]
             await self._delete(handle, done)
+            self._unattended.taken(ids.start, done)
             taken += len(done)
             first = found[-1].id + 1
+            if self._away is not None or self._closed:
+                break
+        self.taken_over += taken
         if taken:
             _log.info("%d messages that a process left in the outbox are in the log", taken)
         return taken
 
 
-def _ids_of(row_id: int) -> range:
-    """Returns all ids of the owner of a row."""
-    first = row_id >> _NUMBER_BITS << _NUMBER_BITS
-    return range(first, first + (1 << _NUMBER_BITS))
+_forwarders: "weakref.WeakSet[Forwarder]" = weakref.WeakSet()
+
+
+def _begin_in_child() -> None:
+    """Gives a forked process forwarders of its own: the parent forwards the rows that it has inserted."""
+    for forwarder in _forwarders:
+        forwarder._begin()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def _decoded(row_id: int, message: bytes, message_group: str | None, group_seq: int | None) -> _Row:

@@ -14,6 +14,7 @@ from typing import Any, Protocol, Self, TypeAlias, overload
 
 from txstore._native import OutboxRow, is_system_topic
 from txstore.database.outbox.forwarder import Forwarder
+from txstore.database.outbox.waiting import OutboxStatus
 from txstore.database.rows import TableError, table_is_missing
 from txstore.database.session import Handle, handle_of, run_now
 from txstore.database.statements import INSERT_OUTBOX, INSERT_OUTBOX_GROUP
@@ -26,8 +27,8 @@ from txstore.producer.producer import not_a_message
 __all__ = ["AsyncOutboxProducer", "OutboxProducer", "OutboxReceipt"]
 
 
-_NewRow: TypeAlias = tuple[OutboxRow, int]
-"""A row to insert, and the queue of its message."""
+_NewRow: TypeAlias = tuple[OutboxRow, int | None]
+"""A row to insert, and the queue of its message if it is chosen already."""
 
 
 class BlockingSession(Protocol):
@@ -78,6 +79,14 @@ class _Rows:
         """Whether `close` was called."""
         return self._producer.closed
 
+    def outbox_status(self) -> OutboxStatus:
+        """Returns how many rows wait for this producer's log, of all processes, and how old the oldest is.
+
+        Counts rows on a connection of its own, so call it every few seconds at most. Raises TableError, and what the
+        driver raises.
+        """
+        return self._forwarder.status()
+
     def _check(self, message: Message) -> None:
         """Raises an error for a message that can never be sent, before anything is written."""
         if self.closed:
@@ -92,7 +101,7 @@ class _Rows:
                 "hint: store the body elsewhere and send a reference to it, or raise the option"
             )
 
-    def _row_of(self, message: Message, queue_id: int | None, chosen: int) -> _NewRow:
+    def _row_of(self, message: Message, queue_id: int | None, chosen: int | None) -> _NewRow:
         return OutboxRow.of(message, self.group, queue_id), chosen
 
     async def _insert_all(self, session: object, rows: Sequence[_NewRow]) -> None:
@@ -103,7 +112,7 @@ class _Rows:
         for row, queue_id in rows:
             await self._insert(handle, row, queue_id)
 
-    async def _insert(self, handle: Handle, row: OutboxRow, queue_id: int) -> None:
+    async def _insert(self, handle: Handle, row: OutboxRow, queue_id: int | None) -> None:
         forwarder = self._forwarder
         identity, row_id, group_seq = forwarder.database.identity(), forwarder.new_id(), 0
         values = {"id": row_id, "destination": forwarder.destination, "message": row.data, "identity": identity}
@@ -186,7 +195,8 @@ class OutboxProducer(_Rows):
 
     def _chosen(self, message: Message, queue_id: int | None) -> _NewRow:
         self._check(message)
-        return self._row_of(message, queue_id, self._producer._choose(message, queue_id, None, None))
+        later = self._forwarder.chooses_later
+        return self._row_of(message, queue_id, None if later else self._producer._choose(message, queue_id, None, None))
 
     def close(self) -> None:
         """Leaves the group. Rows that are committed are still forwarded. Idempotent."""
@@ -266,7 +276,8 @@ class AsyncOutboxProducer(_Rows):
 
     async def _chosen(self, message: Message, queue_id: int | None) -> _NewRow:
         self._check(message)
-        return self._row_of(message, queue_id, await self._at_once.choose(message, queue_id))
+        later = self._forwarder.chooses_later
+        return self._row_of(message, queue_id, None if later else await self._at_once.choose(message, queue_id))
 
     async def _identify(self) -> None:
         """Reads the database's name in a thread if it is not known, because another connection must be opened."""

@@ -6,16 +6,25 @@ Always: only a parked row is retried or dropped, because any other is being forw
 Not here: forwarding.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Set
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from txstore._native import OutboxRow
+from txstore.database.outbox.ids import ids_of
 from txstore.database.session import Handle
-from txstore.database.statements import DROP_PARKED, NEXT_ROWS, UNPARK, Statement
+from txstore.database.statements import (
+    COUNT_WAITING,
+    DROP_PARKED,
+    FIRST_WAITING,
+    NEXT_ROWS,
+    SELECT_ALL_IDS,
+    UNPARK,
+    Statement,
+)
 from txstore.errors import MessageNotFoundError, TxStoreError
 
-__all__ = ["WaitingRow", "change_parked", "waiting_rows"]
+__all__ = ["OutboxStatus", "WaitingRow", "change_parked", "outbox_status", "waiting_rows"]
 
 _ROWS = 500
 
@@ -38,6 +47,42 @@ class WaitingRow:
     """Why it cannot be sent; None if it waits for its turn."""
     number: int
     """The row's number: `txstore_outbox.id`."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxStatus:
+    """The rows that wait for one log. Not counted: parked ones, and those of this process whose messages are in the log
+    and that only wait to be deleted."""
+
+    rows: int
+    """How many rows wait."""
+    oldest_seconds: float
+    """How long ago `send` was called for the oldest of them; 0.0 if none waits. Of each process, the row inserted first
+    is looked at."""
+
+
+async def outbox_status(handle: Handle, destination: int, own: range, in_log: Set[int]) -> OutboxStatus:
+    """Counts the rows that wait for a log, of all processes. Those of this process are `own`, except `in_log`."""
+    _, rows = await handle.run(COUNT_WAITING, destination=destination)
+    await handle.rollback()
+    first_own = own[0]
+    if in_log:
+        found = {number for (number,) in await handle.fetch(SELECT_ALL_IDS, first=own[0], last=own[-1])}
+        await handle.rollback()
+        rows, first_own = rows - len(found & in_log), min(found - in_log, default=own[-1])
+    born, number = [], -1
+    while found_row := await handle.fetch(FIRST_WAITING, destination=destination, after=number):
+        await handle.rollback()
+        [(number, message)] = found_row
+        if number in own and number < first_own:
+            number = first_own - 1
+            continue
+        if (timestamp := _row(number, bytes(message), None).born_timestamp) is not None:
+            born.append(timestamp)
+        number = ids_of(number)[-1]
+    await handle.rollback()
+    seconds = (datetime.now(UTC) - min(born)).total_seconds() if born else 0.0
+    return OutboxStatus(max(rows, 0), max(seconds, 0.0))
 
 
 async def waiting_rows(handle: Handle) -> AsyncIterator[WaitingRow]:

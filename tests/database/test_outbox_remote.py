@@ -1,0 +1,483 @@
+"""Guards messages within the user's own transaction for a broker in another process: each committed row's message is in
+the log once, no other is, and neither `send` nor the commit waits for the broker.
+
+Servers, shared stores, their kills and stops are real.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txstore
+from tests.database.conftest import SMALL, Kind, make_kind
+from tests.database.outbox_worker import connected, work
+from tests.ports import free_port
+from tests.waiting import eventually
+from txstore import EmbeddedBroker, Message, RemoteBroker, Server, ServerConfig, errors
+from txstore.client import outbox_log
+from txstore.database import Database
+from txstore.database.outbox import Forwarder
+from txstore.database.outbox.unattended import Unattended
+
+ROOT = Path(__file__).resolve().parents[2]
+_TXSTORE = [sys.executable, "-c", "import sys; from txstore.cli.main import main; sys.exit(main())"]
+_SERVER = ServerConfig("127.0.0.1:0", name_server=None)
+_SETTINGS = [f"--set={name}={value}" for name, value in SMALL.items()]
+
+
+@pytest.fixture(params=["sqlite3", "psycopg"])
+def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
+    found = make_kind(request.param, tmp_path, request)
+    Database(found.address).create_table()
+    yield found
+    found.close()
+    if found.address.startswith("postgresql"):
+        request.getfixturevalue("postgres").give_back(found.address)
+
+
+class Served:
+    """`txstore serve`, which a test stops, kills and starts again at the same address."""
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self.address = f"127.0.0.1:{free_port()}"
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        command = [*_TXSTORE, "serve", str(self._store), "--listen", self.address, "--name-server", "none", *_SETTINGS]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert self._process.stdout is not None
+        assert self.address in self._process.stdout.readline()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        with paused(self.pid):
+            yield
+
+
+@contextmanager
+def paused(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "store"
+    with txstore.open(path, **SMALL) as broker:
+        broker.create_topic("orders", 1)
+    return path
+
+
+@pytest.fixture
+def served(store: Path) -> Iterator[Served]:
+    made = Served(store)
+    made.start()
+    yield made
+    made.kill()
+
+
+class Worker:
+    """A process that runs `outbox_worker`."""
+
+    def __init__(self, kind: Kind, to: str, first: int, count: int, seed: int = 1) -> None:
+        command = [sys.executable, "-m", "tests.database.outbox_worker", kind.address, to]
+        self._process = subprocess.Popen(
+            [*command, str(first), str(count), str(seed)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            cwd=ROOT,
+        )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def says(self, what: str) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline().strip() == what
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def end(self) -> None:
+        """Lets it close its broker and end."""
+        self._process.communicate("\n")
+        assert self._process.returncode == 0
+
+
+def bodies(broker: EmbeddedBroker | RemoteBroker) -> list[int]:
+    """The numbers in all messages of the log."""
+    found: list[int] = []
+    for _, queue_id, offset, end in broker.queues("orders"):
+        while offset < end:
+            messages, offset = broker.read("orders", queue_id, offset, 256)
+            found.extend(int(message.body) for message in messages)
+    return found
+
+
+def must_be_the_same(kind: Kind, broker: EmbeddedBroker | RemoteBroker) -> None:
+    """Each committed order has one message, and no other message is there."""
+    sent, orders = bodies(broker), kind.orders()
+    assert [number for number, times in Counter(sent).items() if times > 1] == []
+    assert sorted(sent) == orders
+
+
+def waiting(kind: Kind) -> int:
+    return int(kind.rows("SELECT count(*) FROM txstore_outbox")[0][0])
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes rows of other processes over soon, in this process."""
+    monkeypatch.setattr(outbox_log, "_TAKE_OVER_SECONDS", 0.3)
+
+
+def test_broker_is_away_while_transactions_commit(kind: Kind, served: Served) -> None:
+    """A stopped server answers nothing, so a `send` or a commit that waited for it would never return."""
+    chance = random.Random(1)
+    with txstore.connect(served.address, send_msg_timeout=0.5, reconnect_back_off_max=0.1) as broker:
+        producer = broker.producer("order-service", database=Database(kind.address))
+        session = connected(kind.address)
+        with served.paused():
+            for number in range(100):
+                work(session, producer, number, chance)
+            assert producer.outbox_status().rows > 0
+        served.kill()
+        for number in range(100, 200):
+            work(session, producer, number, chance)
+        session.close()
+        served.start()
+        eventually(lambda: sorted(bodies(broker)) == kind.orders())
+        eventually(lambda: producer.outbox_status().rows == 0)
+        assert producer.outbox_status().oldest_seconds == 0
+        must_be_the_same(kind, broker)
+
+
+def test_messages_of_a_group_stay_in_commit_order(kind: Kind, served: Served) -> None:
+    with txstore.connect(served.address, send_msg_timeout=0.5, reconnect_back_off_max=0.1) as broker:
+        producer = broker.producer("order-service", database=Database(kind.address))
+        session = connected(kind.address)
+        for number in range(120):
+            if number == 40:
+                served.kill()
+            if number == 80:
+                served.start()
+            producer.send(Message("orders", b"%d" % number, message_group="customer-1"), session=session)
+            session.commit()
+        session.close()
+        eventually(lambda: len(bodies(broker)) >= 120)
+        assert bodies(broker) == list(range(120))
+
+
+@pytest.mark.kill
+@pytest.mark.usefixtures("quickly")
+def test_rows_of_a_killed_process_are_taken_over_once(kind: Kind, served: Served) -> None:
+    worker = Worker(kind, served.address, 0, 0, 7)
+    worker.says("open")
+    eventually(lambda: len(kind.orders()) > 20)
+    with served.paused():
+        before = len(kind.orders())
+        eventually(lambda: len(kind.orders()) > before + 20)
+        worker.kill()
+    assert waiting(kind) >= 20
+    with txstore.connect(served.address) as broker:
+        producer = broker.producer("order-service", database=Database(kind.address))
+        eventually(lambda: producer.outbox_status().rows == 0)
+        must_be_the_same(kind, broker)
+
+
+@pytest.mark.kill
+@pytest.mark.usefixtures("quickly")
+def test_owner_that_was_stopped_for_long_sends_nothing_twice(kind: Kind, served: Served) -> None:
+    worker = Worker(kind, served.address, 0, 60, 7)
+    worker.says("open")
+    with served.paused():
+        worker.says("committed")
+        os.kill(worker.pid, signal.SIGSTOP)
+    try:
+        with txstore.connect(served.address) as broker:
+            producer = broker.producer("order-service", database=Database(kind.address))
+            eventually(lambda: producer.outbox_status().rows == 0)
+            must_be_the_same(kind, broker)
+            os.kill(worker.pid, signal.SIGCONT)
+            worker.end()
+            must_be_the_same(kind, broker)
+    finally:
+        worker.kill()
+
+
+@pytest.mark.parametrize("remote_first", [True, False])
+@pytest.mark.usefixtures("quickly")
+def test_embedded_and_remote_brokers_forward_each_others_rows(
+    kind: Kind, store: Path, served: Served, remote_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(kind.address)
+
+    def send(number: int, broker: EmbeddedBroker | RemoteBroker) -> None:
+        """Sends a message whose row stays, because its process forwards nothing."""
+        monkeypatch.setattr("txstore.database.outbox.forwarder.Forwarder.start", lambda _: None)
+        monkeypatch.setattr("txstore.database.outbox.forwarder.Forwarder.inserted", lambda *_, **__: None)
+        producer = broker.producer("order-service", database=database)
+        session = connected(kind.address)
+        session.execute(f"INSERT INTO orders VALUES ({number}, 'x')")
+        producer.send(Message("orders", b"%d" % number), session=session)
+        session.commit()
+        session.close()
+        monkeypatch.undo()
+        monkeypatch.setattr(outbox_log, "_TAKE_OVER_SECONDS", 0.3)
+
+    def forward(broker: EmbeddedBroker | RemoteBroker) -> None:
+        producer = broker.producer("order-service", database=database)
+        eventually(lambda: producer.outbox_status().rows == 0)
+        must_be_the_same(kind, broker)
+
+    if remote_first:
+        with txstore.connect(served.address) as remote:
+            send(1, remote)
+        served.kill()
+        with txstore.open(store, **SMALL) as embedded:
+            assert bodies(embedded) == []
+            forward(embedded)
+    else:
+        served.kill()
+        with txstore.open(store, **SMALL) as embedded:
+            send(1, embedded)
+        served.start()
+        with txstore.connect(served.address) as remote:
+            assert bodies(remote) == []
+            forward(remote)
+
+
+def test_row_is_deleted_only_when_its_message_is_synced(kind: Kind, store: Path) -> None:
+    settings = {**SMALL, "flush_disk_type": "ASYNC_FLUSH", "flush_interval_commit_log": 3600}
+    with (
+        txstore.open(store, **settings) as broker,
+        Server(broker, _SERVER) as server,
+        txstore.connect(str(server.address)) as remote,
+    ):
+        remote.producer("other").send(Message("orders", b"0"))
+        assert broker.store.durable_end < broker.store.appended_end, "others do not wait for a sync"
+        producer = remote.producer("order-service", database=Database(kind.address))
+        session = connected(kind.address)
+        for number in range(1, 5):
+            producer.send(Message("orders", b"%d" % number), session=session)
+            session.commit()
+            eventually(lambda: waiting(kind) == 0)
+            last = broker.read("orders", 0, number, 1)[0][0]
+            assert broker.store.durable_end > last.physical_offset
+        session.close()
+
+
+def test_service_that_reads_then_writes_meets_no_lock(
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """SQLite refuses a deferred transaction at once if another connection has written since its first read."""
+    monkeypatch.setattr("txstore.database.outbox.forwarder._DELETE_SOON_SECONDS", 0.0)
+    monkeypatch.setattr("txstore.database.outbox.forwarder._QUIET_SECONDS", 3600.0)
+    rounds = 0
+    forward_own = Forwarder._forward_own
+
+    async def counted(self: Forwarder, handle: Any, *, everything: bool) -> int:
+        nonlocal rounds
+        rounds += 1
+        return await forward_own(self, handle, everything=everything)
+
+    def forwarded(broker: EmbeddedBroker, number: int) -> None:
+        """Waits until the forwarder could have deleted the rows of so many messages."""
+        eventually(lambda: len(bodies(broker)) == number)
+        seen = rounds
+        eventually(lambda: rounds > seen + 1)
+
+    monkeypatch.setattr(Forwarder, "_forward_own", counted)
+    kind = make_kind("sqlite3", tmp_path, request)
+    Database(kind.address).create_table()
+    with txstore.open(store, **SMALL) as broker, Server(broker, _SERVER) as server:
+        with txstore.connect(str(server.address)) as remote:
+            producer = remote.producer("order-service", database=Database(kind.address))
+            session = sqlite3.connect(kind.address, isolation_level=None)
+            for number in range(10):
+                session.execute("BEGIN DEFERRED")
+                assert session.execute("SELECT count(*) FROM orders").fetchone() == (number,)
+                forwarded(broker, number)
+                session.execute("INSERT INTO orders VALUES (?, '')", (number,))
+                producer.send(Message("orders", b"%d" % number), session=session)
+                session.execute("COMMIT")
+            assert 1 <= waiting(kind) <= 2, "a transaction deletes the rows of those before it"
+            session.close()
+        assert sorted(bodies(broker)) == list(range(10))
+    assert waiting(kind) == 0
+
+
+def test_message_for_an_unknown_topic_waits_for_it(kind: Kind, tmp_path: Path) -> None:
+    with (
+        txstore.open(tmp_path / "store", auto_create_topic_enable=False, **SMALL) as broker,
+        Server(broker, _SERVER) as server,
+        txstore.connect(str(server.address)) as remote,
+    ):
+        producer = remote.producer("order-service", database=Database(kind.address))
+        session = connected(kind.address)
+        producer.send(Message("orders", b"1"), session=session)
+        producer.send(Message("known", b"1"), session=session)
+        session.commit()
+        broker.create_topic("known", 1)
+        eventually(lambda: producer.outbox_status().rows == 1)
+        assert kind.rows("SELECT count(*) FROM txstore_outbox WHERE parked IS NOT NULL")[0][0] == 0
+        broker.create_topic("orders", 1)
+        eventually(lambda: producer.outbox_status().rows == 0)
+        assert bodies(broker) == [1]
+        session.close()
+
+
+def test_message_that_the_server_refuses_is_parked(kind: Kind, tmp_path: Path) -> None:
+    with txstore.open(tmp_path / "store", **SMALL) as broker:
+        broker.create_topic("orders", 1)
+        with Server(broker, _SERVER) as server, txstore.connect(str(server.address)) as remote:
+            producer = remote.producer("order-service", database=Database(kind.address))
+            session = connected(kind.address)
+            producer.send(Message("orders", b"x" * (1 << 17), message_group="g"), session=session)
+            producer.send(Message("orders", b"held", message_group="g"), session=session)
+            producer.send(Message("orders", b"1"), session=session)
+            session.commit()
+            eventually(lambda: producer.outbox_status().rows == 1)
+            eventually(lambda: len(bodies(broker)) == 1)
+            [parked] = [row.parked for row in Database(kind.address).outbox() if row.parked is not None]
+            assert "MESSAGE_ILLEGAL" in parked
+            with pytest.raises(errors.InvalidMessageError, match="max_message_size allows"):
+                producer.send(Message("orders", b"x" * (5 << 20)), session=session)
+            session.close()
+
+
+@pytest.mark.kill
+def test_forked_process_forwards_what_it_commits(kind: Kind, store: Path) -> None:
+    with txstore.open(store, shared=True, **SMALL) as broker:
+        producer = broker.producer("order-service", database=Database(kind.address))
+        session = connected(kind.address)
+        work(session, producer, 1, random.Random(3))
+        session.close()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                session = connected(kind.address)
+                for number in range(2, 20):
+                    work(session, producer, number, random.Random(3))
+                eventually(lambda: producer.outbox_status().rows == 0)
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        eventually(lambda: producer.outbox_status().rows == 0)
+        must_be_the_same(kind, broker)
+
+
+def test_row_is_taken_over_only_if_nothing_of_its_owner_changes() -> None:
+    found = Unattended(10)
+    assert found.look({1: [11, 12], 2: [21]}, 0) == {}
+    assert found.look({1: [11, 12, 13], 2: [21]}, 9) == {}
+    assert found.look({1: [11, 12, 13], 2: [22]}, 10) == {1: {11, 12}}
+    found.taken(1, [11, 12])
+    assert found.look({1: [13], 2: [22]}, 19) == {1: {13}}
+    assert found.look({1: [13], 2: [22]}, 20) == {1: {13}, 2: {22}}
+    found.forget()
+    assert found.look({1: [13], 2: [22]}, 21) == {}
+
+
+# Everything at once ---------------------------------------------------------------------------------------------------
+
+
+def _torture(kind: Kind, to: str, processes: int, transactions: int, kills: Callable[[], None] | None) -> None:
+    """Runs workers until enough is committed; kills and stops them, and lets others break the broker meanwhile."""
+    seed = random.randrange(1 << 20)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    numbers = iter(range(1, 1 << 20))
+    workers = [Worker(kind, to, next(numbers) * 1_000_000, 0, chance.randrange(1 << 30)) for _ in range(processes)]
+    resumed: list[threading.Timer] = []
+    try:
+        while len(kind.orders()) < transactions:
+            time.sleep(chance.random() * 0.5)
+            which = chance.randrange(processes)
+            event = chance.random()
+            if event < 0.3:
+                workers[which].kill()
+                workers[which] = Worker(kind, to, next(numbers) * 1_000_000, 0, chance.randrange(1 << 30))
+            elif event < 0.5:
+                os.kill(workers[which].pid, signal.SIGSTOP)
+                resumed.append(threading.Timer(chance.random() * 3, _resume, [workers[which]]))
+                resumed[-1].start()
+            elif event < 0.6 and kills is not None:
+                kills()
+    finally:
+        for timer in resumed:
+            timer.join()
+        for worker in workers:
+            worker.kill()
+
+
+def _resume(worker: Worker) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(worker.pid, signal.SIGCONT)
+
+
+def _settle(kind: Kind, broker: RemoteBroker) -> None:
+    producer = broker.producer("order-service", database=Database(kind.address))
+    eventually(lambda: producer.outbox_status().rows == 0, seconds=300)
+    must_be_the_same(kind, broker)
+
+
+_SIZES = [
+    pytest.param(3, 200, id="small"),
+    pytest.param(8, 10_000, marks=pytest.mark.torture, id="large"),
+]
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize(("processes", "transactions"), _SIZES)
+@pytest.mark.usefixtures("quickly")
+def test_each_committed_row_is_in_the_log_of_a_server_once(
+    kind: Kind, served: Served, processes: int, transactions: int
+) -> None:
+    def kill() -> None:
+        served.kill()
+        served.start()
+
+    _torture(kind, served.address, processes, transactions, kill)
+    with txstore.connect(served.address) as broker:
+        _settle(kind, broker)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize(("processes", "transactions"), _SIZES)
+@pytest.mark.usefixtures("quickly")
+def test_each_committed_row_is_in_a_shared_log_once(kind: Kind, store: Path, processes: int, transactions: int) -> None:
+    _torture(kind, str(store), processes, transactions, None)
+    with txstore.open(store, shared=True, **SMALL) as broker:
+        _settle(kind, broker)
