@@ -6,6 +6,7 @@ On SQLite, and on a real PostgreSQL where that is installed.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 import txstore
@@ -88,6 +90,25 @@ def test_message_is_sent_with_the_commit_only(kind: Kind, database: Database, tm
     on_loop(database, tmp_path / "store", work)
     assert kind.orders() == [1]
     assert kind.rows("SELECT count(*) FROM txstore_outbox") == [(0,)]
+
+
+def test_database_that_may_lose_commits_is_named(
+    kind: Kind, database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    off = "SET synchronous_commit = off" if kind.address.startswith("postgresql") else ""
+
+    async def work(_: EmbeddedBroker, producer: AsyncOutboxProducer) -> None:
+        for number in range(2):
+            async with begun(kind) as session:
+                if off:
+                    await session.execute(text(off) if isinstance(session, AsyncSession) else off)
+                await kind.order(session, number, "a")
+                await producer.send(Message("orders", b"1"), session=session)
+                await commit(session)
+
+    with caplog.at_level(logging.WARNING, "txstore.database.outbox"):
+        on_loop(database, tmp_path / "store", work)
+    assert caplog.text.count("may lose commits with the power (synchronous_commit = off)") == bool(off)
 
 
 def test_many_tasks_send_each_message_once_and_in_order_of_its_group(

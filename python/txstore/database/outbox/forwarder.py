@@ -147,6 +147,8 @@ class Forwarder:
         self.destination = log.destination
         self.chooses_later: bool = log.is_remote
         """Whether queues are chosen when rows are forwarded: before, it would wait for another process."""
+        self.checks_durability = True
+        """Whether nobody has looked yet if the database may lose commits."""
         self.taken_over = 0
         """How many rows of other processes were forwarded."""
         self._closed = False

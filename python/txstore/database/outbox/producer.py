@@ -13,10 +13,11 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias, overload
 
 from txstore._native import OutboxRow, is_system_topic
+from txstore.database.outbox.durability import warn_unless_durable
 from txstore.database.outbox.forwarder import Forwarder
 from txstore.database.outbox.waiting import OutboxStatus
 from txstore.database.rows import TableError, table_is_missing
-from txstore.database.session import Handle, handle_of, run_now
+from txstore.database.session import Handle, handle_of, named, run_now
 from txstore.database.statements import INSERT_OUTBOX, INSERT_OUTBOX_GROUP
 from txstore.errors import InvalidMessageError, InvalidNameError, InvalidOptionError, StoreClosedError
 from txstore.message import Message, SentMessage
@@ -109,6 +110,9 @@ class _Rows:
         if handle.asynchronous is not self._asynchronous:
             raise InvalidOptionError(f"{self._other_kind(session)}\nhint: {self._hint}", option="session")
         await handle.join()
+        if self._forwarder.checks_durability:
+            self._forwarder.checks_durability = False
+            await warn_unless_durable(handle, named(self._forwarder.database.source))
         for row, queue_id in rows:
             await self._insert(handle, row, queue_id)
 
