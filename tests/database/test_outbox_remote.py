@@ -6,6 +6,8 @@ Servers, shared stores, their kills and stops are real.
 
 from __future__ import annotations
 
+import http.client
+import logging
 import os
 import random
 import signal
@@ -173,12 +175,34 @@ def test_broker_is_away_while_transactions_commit(kind: Kind, served: Served) ->
         served.kill()
         for number in range(100, 200):
             work(session, producer, number, chance)
+        eventually(lambda: isinstance(producer._forwarder.failure, errors.BrokerUnreachableError))
         session.close()
         served.start()
         eventually(lambda: sorted(bodies(broker)) == kind.orders())
         eventually(lambda: producer.outbox_status().rows == 0)
         assert producer.outbox_status().oldest_seconds == 0
+        eventually(lambda: producer._forwarder.failure is None)
         must_be_the_same(kind, broker)
+
+
+@pytest.mark.parametrize("kind", ["sqlite3"], indirect=True)
+def test_forwarder_warns_of_messages_that_wait_for_long(
+    kind: Kind, served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txstore.database.outbox.forwarder._OLD_SECONDS", 0.5)
+    with (
+        caplog.at_level(logging.WARNING, "txstore.database.outbox"),
+        txstore.connect(served.address, send_msg_timeout=0.5, reconnect_back_off_max=0.1) as broker,
+    ):
+        producer = broker.producer("order-service", database=Database(kind.address))
+        served.kill()
+        session = connected(kind.address)
+        producer.send(Message("orders", b"1"), session=session)
+        session.commit()
+        session.close()
+        eventually(lambda: caplog.text.count("messages wait in the outbox for") > 1)
+        served.start()
+        eventually(lambda: producer.outbox_status().rows == 0)
 
 
 def test_messages_of_a_group_stay_in_commit_order(kind: Kind, served: Served) -> None:
@@ -396,6 +420,84 @@ def test_forked_process_forwards_what_it_commits(kind: Kind, store: Path) -> Non
         assert os.waitpid(child, 0)[1] == 0
         eventually(lambda: producer.outbox_status().rows == 0)
         must_be_the_same(kind, broker)
+
+
+_FORWARD = [*_TXSTORE, "forward"]
+
+
+def left_by_a_killed_process(kind: Kind, served: Served) -> None:
+    """Leaves rows in the database whose messages are not in the log."""
+    worker = Worker(kind, served.address, 0, 0, 7)
+    worker.says("open")
+    eventually(lambda: len(kind.orders()) > 5)
+    with served.paused():
+        before = len(kind.orders())
+        eventually(lambda: len(kind.orders()) > before + 20)
+        worker.kill()
+    assert waiting(kind) > 20
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("by_path", [False, True], ids=["address", "path"])
+def test_command_sends_what_waits(kind: Kind, served: Served, store: Path, by_path: bool) -> None:
+    left_by_a_killed_process(kind, served)
+    if by_path:
+        served.kill()
+    command = [*_FORWARD, kind.address, "--to", str(store) if by_path else served.address, "--once"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "forwarded " in done.stdout
+    assert waiting(kind) == 0
+    with txstore.open(store, shared=True) if by_path else txstore.connect(served.address) as broker:
+        must_be_the_same(kind, broker)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("kind", ["psycopg"], indirect=True)
+def test_command_tells_what_waits(kind: Kind, served: Served) -> None:
+    parser = pytest.importorskip("prometheus_client.parser")
+
+    def get(path: str) -> tuple[int, str]:
+        line = http.client.HTTPConnection(address, timeout=60)
+        line.request("GET", path)
+        answer = line.getresponse()
+        body = answer.read().decode()
+        line.close()
+        return answer.status, body
+
+    def rows() -> dict[str, float]:
+        families = parser.text_string_to_metric_families(get("/metrics")[1])
+        return {sample.name: sample.value for family in families for sample in family.samples}
+
+    left_by_a_killed_process(kind, served)
+    command = [*_FORWARD, kind.address, "--to", served.address, "--metrics", "127.0.0.1:0"]
+    with served.paused():
+        left = waiting(kind)
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert running.stdout is not None
+    try:
+        assert running.stdout.readline().startswith("forwards messages from")
+        address = running.stdout.readline().split()[-1]
+        before = rows()
+        assert before["txstore_outbox_rows"] == left
+        assert before["txstore_outbox_oldest_seconds"] > 0
+        assert get("/readyz") == (200, "ready\n")
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 0
+    finally:
+        running.kill()
+        running.wait()
+        running.stdout.close()
+
+
+def test_command_names_what_is_wrong(kind: Kind, served: Served, tmp_path: Path) -> None:
+    for arguments, wrong in [
+        ([kind.address, "--to", str(tmp_path / "none")], "there is no store at"),
+        ([kind.address, "--to", served.address, "--metrics", "nowhere"], "metrics: expected HOST:PORT"),
+        ([str(tmp_path / "new.db"), "--to", served.address], "new.db"),
+    ]:
+        done = subprocess.run([*_FORWARD, *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode != 0
+        assert wrong in done.stderr
 
 
 def test_row_is_taken_over_only_if_nothing_of_its_owner_changes() -> None:

@@ -40,6 +40,7 @@ _NOUNS = {
     "dlq": "Dead letters: list, resend.",
     "tx": "Transactions: list, show, explain, commit, rollback, discard, resume.",
     "outbox": "Messages that wait in a database: list, show, retry, drop.",
+    "forward": "Send messages that wait in a database to a store or a broker.",
     "serve": "Serve a store to RocketMQ clients over the network.",
     "store": "A whole store: create, stat, check, repair, dump, heal.",
 }

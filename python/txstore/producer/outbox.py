@@ -15,7 +15,7 @@ from txstore.errors import InvalidNameError, TxStoreError
 from txstore.message import Message, SentMessage
 from txstore.producer.producer import Producer
 
-__all__ = ["AsyncProducer", "Fate", "OutboxDatabase", "OutboxLog", "Outboxes", "Outcome"]
+__all__ = ["AsyncProducer", "Fate", "OutboxDatabase", "OutboxLog", "Outboxes", "Outcome", "RowForwarder", "Waiting"]
 
 Fate: TypeAlias = Literal["appended", "present", "in_doubt"]
 """What became of a row's message; see `Store.append_rows`."""
@@ -63,13 +63,29 @@ class AsyncProducer(Protocol):
     async def close(self) -> None: ...
 
 
-class Closing(Protocol):
-    """What a broker closes before its store."""
+class Waiting(Protocol):
+    """How many rows wait for a log."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def oldest_seconds(self) -> float: ...
+
+
+class RowForwarder(Protocol):
+    """What forwards the rows of one database. A broker closes it before its store."""
+
+    @property
+    def name(self) -> str:
+        """The database, without a password."""
+
+    def status(self) -> Waiting:
+        """Counts the rows that wait. Raises what the driver raises."""
 
     def close(self, timeout: float) -> None: ...
 
 
-ClosingT = TypeVar("ClosingT", bound=Closing)
+ForwarderT = TypeVar("ForwarderT", bound=RowForwarder)
 ProducerT_co = TypeVar("ProducerT_co", covariant=True)
 AsyncProducerT_co = TypeVar("AsyncProducerT_co", covariant=True)
 
@@ -81,12 +97,12 @@ class Outboxes:
         self._new_log = log
         self._write_queues = write_queues
         self._lock = threading.Lock()
-        self._forwarders: dict[int, tuple[object, Closing]] = {}
+        self._forwarders: dict[int, tuple[object, RowForwarder]] = {}
         self._turn = itertools.count().__next__
 
     def forwarder(
-        self, database: object, make: Callable[[OutboxLog, Callable[[OutboxRow], int]], ClosingT]
-    ) -> ClosingT:
+        self, database: object, make: Callable[[OutboxLog, Callable[[OutboxRow], int]], ForwarderT]
+    ) -> ForwarderT:
         """Returns the forwarder of a database's rows; makes it with the log and a choice of queues the first time."""
         with self._lock:
             found = self._forwarders.get(id(database))
@@ -96,10 +112,13 @@ class Outboxes:
 
     def close(self, timeout: float) -> None:
         """Forwards what is committed, then stops; each forwarder within `timeout` seconds."""
-        with self._lock:
-            forwarders = [forwarder for _, forwarder in self._forwarders.values()]
-        for forwarder in forwarders:
+        for forwarder in self.forwarders():
             forwarder.close(timeout)
+
+    def forwarders(self) -> list[RowForwarder]:
+        """Returns all forwarders."""
+        with self._lock:
+            return [forwarder for _, forwarder in self._forwarders.values()]
 
     def _choose(self, row: OutboxRow) -> int:
         """Returns the queue of a row: its own, its message group's, or the next in turn. Raises InvalidNameError."""

@@ -14,7 +14,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from txstore.errors import InvalidOptionError, StoreIOError, TxStoreError
-from txstore.server.metrics import MeasuredServer, exporter
 
 __all__ = ["HttpServer"]
 
@@ -29,14 +28,21 @@ class HttpServer:
     Raises InvalidOptionError for an invalid address, StoreIOError if it cannot listen there.
     """
 
-    def __init__(self, server: MeasuredServer, address: str) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        failure: Callable[[], TxStoreError | None],
+        metrics_text: Callable[[], bytes] | None,
+    ) -> None:
+        """`failure` tells why the process is not ready; `metrics_text` is None without prometheus-client."""
         host, _, port = address.rpartition(":")
         if not host or not port.isascii() or not port.isdigit():
             raise InvalidOptionError(
                 f"metrics: expected HOST:PORT, got {address!r}\nhint: 127.0.0.1:9100", option="metrics"
             )
         try:
-            self._http = _Listener(host.strip("[]"), int(port), server)
+            self._http = _Listener(host.strip("[]"), int(port), failure, metrics_text)
         except (OSError, OverflowError) as error:
             raise StoreIOError(f"cannot listen at {address}: {error}\nhint: use another address") from error
         self.address: str = f"{host}:{self._http.server_address[1]}"
@@ -55,10 +61,16 @@ class _Listener(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, host: str, port: int, server: MeasuredServer) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        failure: Callable[[], TxStoreError | None],
+        metrics_text: Callable[[], bytes] | None,
+    ) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.failure: Callable[[], TxStoreError | None] = server.failure
-        self.metrics_text = exporter(server)
+        self.failure = failure
+        self.metrics_text = metrics_text
         self._open: dict[Any, None] = {}
         self._lock = threading.Lock()
         super().__init__((host, port), _Handler)

@@ -13,6 +13,7 @@ from txstore._native import DEAD_LETTER_PREFIX, RETRY_PREFIX, SYSTEM_GROUP_PREFI
 from txstore.broker import EmbeddedBroker
 from txstore.errors import DiskFullError, StorePoisonedError, TxStoreError
 from txstore.server.clients import Clients
+from txstore.server.outbox_metrics import outbox_families
 
 __all__ = ["MeasuredServer", "exporter"]
 
@@ -114,6 +115,7 @@ class _Collector:
         yield from self._ended(counters)
         yield from self._pending()
         yield from self._stored()
+        yield from outbox_families(self._families, self._server.broker.outboxes, self._common)
 
     # Messages and connections
 

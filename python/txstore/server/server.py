@@ -46,6 +46,7 @@ from txstore.server.administration import Administration
 from txstore.server.clients import Clients, GroupLimits
 from txstore.server.file_handles import connections_within_limit
 from txstore.server.http import HttpServer
+from txstore.server.metrics import exporter
 from txstore.server.name_server import Routes
 from txstore.server.offsets import Locks, Offsets
 from txstore.server.queries import Queries
@@ -216,7 +217,7 @@ class Server:
         self._thread.start()
         try:
             if self._config.metrics is not None:
-                self._metrics = HttpServer(self, self._config.metrics)
+                self._metrics = HttpServer(self._config.metrics, failure=self.failure, metrics_text=exporter(self))
         except BaseException:
             self._close_broker = False  # The caller closes the broker if the server does not start.
             self.close()

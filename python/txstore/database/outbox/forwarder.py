@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from txstore._native import OutboxRow
 from txstore.database.outbox.ids import ids_of, new_owner
 from txstore.database.outbox.unattended import Unattended
-from txstore.database.session import Handle, is_asynchronous, open_handle, run_now
+from txstore.database.session import Handle, is_asynchronous, named, open_handle, run_now
 from txstore.database.statements import (
     NEXT_ROW,
     NOT_DURABLE,
@@ -151,6 +151,8 @@ class Forwarder:
         """Whether nobody has looked yet if the database may lose commits."""
         self.taken_over = 0
         """How many rows of other processes were forwarded."""
+        self.failure: TxStoreError | None = None
+        """Why nothing can be forwarded at present: the broker or the database cannot be reached."""
         self._closed = False
         self._begin()
         _forwarders.add(self)
@@ -230,6 +232,11 @@ class Forwarder:
             # The thread tries again, and parks a row that can never be sent.
             self._again([_Row(row_id, None, None, 0)])
 
+    @property
+    def name(self) -> str:
+        """The database, without its password."""
+        return named(self.database.source)
+
     def status(self) -> "OutboxStatus":
         """Returns how many rows wait for the log, of all processes."""
         with self._lock:
@@ -282,6 +289,7 @@ class Forwarder:
                 finally:
                     await handle.close()
             except Exception as error:
+                self.failure = error if isinstance(error, TxStoreError) else TxStoreError(error_text(error))
                 if self._closed:
                     _log.warning("rows of the outbox are left for the next opening: %s", error_text(error))
                     return
@@ -302,6 +310,7 @@ class Forwarder:
             if start >= self._next_watch and not is_last:
                 self._next_watch = start + min(_WATCH_SECONDS, self._watch_seconds)
                 await self._forward_unattended(handle)
+            self.failure = self._away
             if is_last:
                 self._log.make_durable()
             if is_last or self._deletes_now(start):
