@@ -30,6 +30,7 @@ from txstore.errors import (
     BrokerRefusedError,
     BrokerTimeoutError,
     BrokerUnreachableError,
+    DecodeError,
     DiskFullError,
     EmbeddedOnlyError,
     ForeignStoreError,
@@ -76,6 +77,7 @@ from txstore.message import (
     TransactionState,
 )
 from txstore.producer import Producer, Transaction, TransactionProducer
+from txstore.serialization import JsonSerializer, Serializer
 from txstore.shared import open
 from txstore.transactions.history import CheckRecord
 from txstore.transactions.pending import PendingTransaction
@@ -103,6 +105,7 @@ __all__ = [
     "ConsumeResult",
     "Consumer",
     "DeadLetter",
+    "DecodeError",
     "DiskFullError",
     "EmbeddedBroker",
     "EmbeddedOnlyError",
@@ -116,6 +119,7 @@ __all__ = [
     "InvalidMessageError",
     "InvalidNameError",
     "InvalidOptionError",
+    "JsonSerializer",
     "LateEndError",
     "LocalTransactionExecuter",
     "LocalTransactionState",
@@ -140,6 +144,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SentMessage",
+    "Serializer",
     "ServeOptions",
     "Server",
     "ServerConfig",

@@ -10,12 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import IntEnum
 from os import PathLike
-from typing import Final, Literal, Protocol, final, type_check_only
+from typing import Final, Literal, Protocol, TypeVar, final, type_check_only
 
 from typing_extensions import disjoint_base
 
 from txstore.errors import TxStoreError
+from txstore.serialization import Serializer
 from txstore.transaction_state import TransactionState
+
+_T = TypeVar("_T")
 
 __version__: str
 __debug_build__: bool
@@ -57,6 +60,32 @@ class Message:
         delay_level: int = 0,
         message_group: str | None = None,
     ) -> Message: ...
+    @classmethod
+    def of(
+        cls,
+        topic: str,
+        value: object,
+        *,
+        serializer: Serializer | None = None,
+        tags: str | None = None,
+        keys: str | Iterable[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        delay_level: int = 0,
+        message_group: str | None = None,
+    ) -> Message:
+        """Creates a message whose body is the value, as JSON or by another `serializer`; `value` decodes it again.
+
+        The default writes dataclasses, Pydantic models and plain values. The other arguments are those of `Message`.
+        Raises InvalidMessageError for a value that cannot be encoded, and the errors of `Message`.
+        """
+    def value(self, kind: type[_T], *, serializer: Serializer | None = None) -> _T:
+        """Returns the body's value as a `kind`, such as a dataclass or a Pydantic model; from JSON or by the
+        `serializer`.
+
+        Raises DecodeError, which says where what was found, and InvalidOptionError for a type that JSON cannot be
+        converted to.
+        """
     @property
     def topic(self) -> str:
         """The topic, as given."""
@@ -222,6 +251,13 @@ class StoredMessage:
     @property
     def body(self) -> bytes:
         """The body as the application sent it, decompressed. Raises StoreCorruptError if it cannot be decompressed."""
+    def value(self, kind: type[_T], *, serializer: Serializer | None = None) -> _T:
+        """Returns the body's value as a `kind`, such as a dataclass or a Pydantic model; from JSON or by the
+        `serializer`.
+
+        Raises DecodeError, which says where what was found, and InvalidOptionError for a type that JSON cannot be
+        converted to.
+        """
     @property
     def stored_body(self) -> bytes:
         """The body as stored, perhaps compressed."""

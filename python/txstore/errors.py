@@ -4,6 +4,7 @@
 
     TxStoreError
     ├── InvalidMessageError         also ValueError    fix the call: the message cannot be stored as it is
+    ├── DecodeError                 also ValueError    fix the type or the sender: the body is not such a value
     ├── InvalidNameError            also ValueError    fix the call: a topic, group or queue that is not allowed
     ├── InvalidOptionError          also ValueError    fix the call: an option that is unknown or out of its range
     ├── MessageNotFoundError        also LookupError   check the id: there is no such message
@@ -50,6 +51,7 @@ __all__ = [
     "BrokerRefusedError",
     "BrokerTimeoutError",
     "BrokerUnreachableError",
+    "DecodeError",
     "DiskFullError",
     "EmbeddedOnlyError",
     "ForeignStoreError",
@@ -104,6 +106,14 @@ def _again(cls: type[TxStoreError], text: str, facts: dict[str, object]) -> TxSt
 
 class InvalidMessageError(TxStoreError, ValueError):
     """The message cannot be stored as it is: its body, its size, or a property's name or value."""
+
+
+class DecodeError(TxStoreError, ValueError):
+    """A message's body is not a value of the type that `message.value` was asked for."""
+
+    topic: str | None = None
+    message_id: str | None = None
+    """None for a message that was not stored yet."""
 
 
 class InvalidNameError(TxStoreError, ValueError):

@@ -10,10 +10,11 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 from txstore._native import DEAD_LETTER_PREFIX, RETRY_PREFIX, Message, SendResult, StoredMessage
 from txstore.config import FlushDiskType
+from txstore.serialization import Serializer, decode
 from txstore.transaction_state import TransactionState
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "utc",
 ]
 
+T = TypeVar("T")
 _CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 _HIDING = ("REAL_TOPIC", "REAL_QID")
 
@@ -154,6 +156,9 @@ class TransactionMessage(Protocol):
     @property
     def body(self) -> bytes:
         """The body, as the application sent it."""
+
+    def value(self, kind: type[T], *, serializer: Serializer | None = None) -> T:
+        """Returns the body's value as a `kind`; from JSON or by the `serializer`. Raises DecodeError."""
 
     @property
     def tags(self) -> str | None:
@@ -278,6 +283,10 @@ class HalfMessage:
     def body(self) -> bytes:
         """The body, as the application sent it."""
         return self._stored.body
+
+    def value(self, kind: type[T], *, serializer: Serializer | None = None) -> T:
+        """Returns the body's value as a `kind`; from JSON or by the `serializer`. Raises DecodeError."""
+        return decode(self, kind, serializer)
 
     @property
     def tags(self) -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from txstore._native import HALF_TOPIC, RETRY_PREFIX, Message, allow_end_again, delay_level_ms, unique_id
 from txstore.consumer import ConsumerGroups
@@ -38,9 +38,11 @@ from txstore.message import (
 )
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
 from txstore.producer.registry import Producers
+from txstore.serialization import Serializer, decode
 
 __all__ = ["FakeBroker", "FakeEnd", "FakeMessage", "FakeSent", "ManualClock"]
 
+T = TypeVar("T")
 _RECORD_BYTES = 100  # Each message advances the physical offset by this much.
 
 
@@ -141,6 +143,10 @@ class FakeMessage:
     def body(self) -> bytes:
         """The body, as the application sent it."""
         return self.source.body
+
+    def value(self, kind: type[T], *, serializer: Serializer | None = None) -> T:
+        """Returns the body's value as a `kind`; from JSON or by the `serializer`. Raises DecodeError."""
+        return decode(self, kind, serializer)
 
     @property
     def tags(self) -> str | None:

@@ -17,9 +17,10 @@ ROOT = Path(__file__).resolve().parents[2]
 HEAD = """
 import ssl
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, assert_type
+from typing import Any, TypeVar, assert_type
 
 import txstore
 import txstore.aio
@@ -50,6 +51,19 @@ async def check_later(message: TransactionMessage) -> LocalTransactionState:
     return LocalTransactionState.COMMIT
 
 def handle(message: ReceivedMessage) -> None: ...
+
+@dataclass
+class Order:
+    id: int
+
+T = TypeVar("T")
+
+class Text:
+    def __init__(self, encoding: str) -> None: ...
+    def encode(self, value: object) -> bytes:
+        return b""
+    def decode(self, body: bytes, kind: type[T]) -> T:
+        return kind()
 
 def serve_orders(broker: Broker) -> None:
     with broker, broker.transaction_producer("g", Listener()) as producer, broker.consumer("g", "orders") as consumer:
@@ -115,6 +129,13 @@ GOOD = [
     "for received in consumer: assert_type(received.body, bytes)",
     'broker.consumer("g", "orders", start=datetime.now(UTC))',
     "serve_orders(broker); serve_orders(remote); serve_orders(FakeBroker())",
+    'assert_type(Message.of("orders", Order(17), tags="paid", serializer=JsonSerializer()), Message)',
+    "assert_type(consumer.poll()[0].value(Order), Order)",
+    "assert_type(message.value(list[Order]), list[Order])",
+    'assert_type(message.value(Order, serializer=Text("utf-8")), Order)',
+    'assert_type(broker.message("17").value(Order).id, int)',
+    'assert_type(broker.dead_letters("g")[0].value(Order), Order)',
+    "any_serializer: Serializer = JsonSerializer()",
     'assert_type(Message("orders", b"x", keys=["k"], properties={"a": "b"}).keys, tuple[str, ...])',
 ]
 BAD = [
@@ -150,6 +171,11 @@ BAD = [
     "consumer.poll()[0].store_timestamp > 1_700_000_000_000",
     "broker.transactions(None)[0].ended_timestamp.isoformat()",
     'broker.consumer("g", "orders", start="first")',
+    "consumer.poll()[0].value(Order).number",
+    "message.value(17)",
+    "message.value(Order, serializer=17)",
+    "message.value(Order, serializer=NoListener())",
+    'Message.of("orders", Order(17), tag="paid")',
     "consumer.poll(max=10)",
     "consumer.run(17)",
     "serve_orders(loop)",

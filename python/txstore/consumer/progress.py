@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from txstore._native import RETRY_PREFIX, validate_group, validate_topic
 from txstore.errors import InvalidNameError, InvalidOptionError, MessageNotFoundError
@@ -25,9 +25,11 @@ from txstore.message import (
     retry_group,
     retry_topic,
 )
+from txstore.serialization import Serializer, decode
 
 __all__ = ["ConsumerProgress", "DeadLetter", "GroupDescription", "ProgressStore", "QueueLag", "dead_letter_of"]
 
+T = TypeVar("T")
 _FIRST_RETRY_LEVEL = 3
 _LEVEL_MAX = 18
 _BATCH = 256
@@ -103,6 +105,10 @@ class DeadLetter:
     queue_offset: int
     """Its queue offset in the group's dead letter topic."""
     physical_offset: int
+
+    def value(self, kind: type[T], *, serializer: Serializer | None = None) -> T:
+        """Returns the body's value as a `kind`; from JSON or by the `serializer`. Raises DecodeError."""
+        return decode(self, kind, serializer)
 
 
 class ConsumerProgress:

@@ -1,9 +1,10 @@
 //! `Message` and `SendResult`: what an application sends, and the offsets of the stored message.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyMapping, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyMapping, PyString, PyTuple, PyType};
 
 use super::error::{OrRaise, into_py};
+use super::values::{decoded, encoded};
 use crate::base::error::Error;
 use crate::base::sync::unmodelled::Mutex;
 use crate::record::message::{Envelope, Parts, Topic};
@@ -73,6 +74,42 @@ impl Message {
         let parts = Parts { topic: name, tags, keys: &keys, properties: &own, flag, delay_level, message_group: group };
         let envelope = Envelope::of(checked(py, topic, name)?, &parts).or_raise(py)?;
         Ok(Self { envelope, body, topic: topic.clone().unbind(), group: own_group, transaction_id: None })
+    }
+
+    /// Creates a message whose body is the value, as JSON or by another `serializer`; `value` decodes it again.
+    ///
+    /// The default writes dataclasses, Pydantic models and plain values. The other arguments are those of `Message`.
+    /// Raises `InvalidMessageError` for a value that cannot be encoded, and the errors of `Message`.
+    #[classmethod]
+    #[pyo3(signature = (topic, value, *, serializer=None, tags=None, keys=None, properties=None, flag=0, delay_level=0, message_group=None))]
+    #[allow(clippy::too_many_arguments)] // Each is a keyword of the Python class.
+    fn of(
+        cls: &Bound<'_, PyType>,
+        topic: &Bound<'_, PyString>,
+        value: &Bound<'_, PyAny>,
+        serializer: Option<&Bound<'_, PyAny>>,
+        tags: Option<&str>,
+        keys: Option<&Bound<'_, PyAny>>,
+        properties: Option<&Bound<'_, PyAny>>,
+        flag: i32,
+        delay_level: i64,
+        message_group: Option<&Bound<'_, PyString>>,
+    ) -> PyResult<Self> {
+        let body = encoded(value, serializer)?;
+        Self::new(cls.py(), topic, &body, tags, keys, properties, flag, delay_level, message_group)
+    }
+
+    /// Returns the body's value as a `kind`, such as a dataclass or a Pydantic model; from JSON or by the `serializer`.
+    ///
+    /// Raises `DecodeError`, which says where what was found, and `InvalidOptionError` for a type that JSON cannot be
+    /// converted to.
+    #[pyo3(signature = (kind, *, serializer=None))]
+    fn value<'py>(
+        slf: &Bound<'py, Self>,
+        kind: &Bound<'py, PyAny>,
+        serializer: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        decoded(slf.as_any(), kind, serializer)
     }
 
     /// The topic, as given.

@@ -7,7 +7,7 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use super::error::{OrRaise, into_py};
 use super::message::words;
-use super::values::utc;
+use super::values::{decoded, utc};
 use crate::base::error::Error;
 use crate::base::names::{HALF_TOPIC, RETRY_PREFIX};
 use crate::record::compression::{BODY_MAX, decompress};
@@ -163,6 +163,19 @@ impl StoredMessage {
                 &Error::StoreCorrupt { file: "commitlog".into(), offset: self.physical_offset(py)?, what: why },
             )),
         }
+    }
+
+    /// Returns the body's value as a `kind`, such as a dataclass or a Pydantic model; from JSON or by the `serializer`.
+    ///
+    /// Raises `DecodeError`, which says where what was found, and `InvalidOptionError` for a type that JSON cannot be
+    /// converted to.
+    #[pyo3(signature = (kind, *, serializer=None))]
+    fn value<'py>(
+        slf: &Bound<'py, Self>,
+        kind: &Bound<'py, PyAny>,
+        serializer: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        decoded(slf.as_any(), kind, serializer)
     }
 
     /// The body as stored, perhaps compressed.

@@ -1,7 +1,7 @@
 //! Converts facts of the engine to Python's own types.
 //!
 //! In:     outcomes, times.
-//! Out:    members of `TransactionState`, aware datetimes.
+//! Out:    members of `TransactionState`, aware datetimes; values of bodies, which `txstore.serialization` converts.
 //! Not here: errors (`error.rs`).
 
 use pyo3::prelude::*;
@@ -32,4 +32,23 @@ pub(super) fn utc(py: Python<'_>, timestamp_ms: i64) -> PyResult<Bound<'_, PyAny
     let epoch = PyDateTime::new(py, 1970, 1, 1, 0, 0, 0, 0, Some(&*PyTzInfo::utc(py)?))?;
     // In whole numbers: as a floating-point number, a time far from the epoch is not exact.
     epoch.add(PyDelta::new(py, days, rest / 1_000, rest % 1_000 * 1_000, false)?)
+}
+
+/// Returns the body for a value. User code may run, so no lock of ours may be held.
+pub(super) fn encoded<'py>(
+    value: &Bound<'py, PyAny>,
+    serializer: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    static ENCODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    ENCODE.import(value.py(), "txstore.serialization", "encode")?.call1((value, serializer))
+}
+
+/// Returns the value of a message's body. User code may run, so no lock of ours may be held.
+pub(super) fn decoded<'py>(
+    message: &Bound<'py, PyAny>,
+    kind: &Bound<'py, PyAny>,
+    serializer: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    static DECODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    DECODE.import(message.py(), "txstore.serialization", "decode")?.call1((message, kind, serializer))
 }
