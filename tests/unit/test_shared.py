@@ -26,6 +26,7 @@ from tests.waiting import eventually
 from txstore import Message, TransactionListener, TransactionState
 from txstore._native import RequestCode
 from txstore.broker.local_socket import read_holder
+from txstore.client.channel import Channel
 from txstore.client.connection import Connection
 from txstore.message import LocalTransactionState
 
@@ -291,17 +292,28 @@ def test_one_group_shares_its_queues_among_processes(store: Path, start: Callabl
 
 def _lose_answers(monkeypatch: pytest.MonkeyPatch, code: RequestCode) -> list[int]:
     """Loses the first answer to a request with its connection, after the request was carried out."""
-    call, lost = Connection.call, list[int]()
+    lost: list[int] = []
 
-    async def lossy(connection: Connection, asked: int, *facts: Any, **more: Any) -> Any:
-        answer = await call(connection, asked, *facts, **more)
+    def lose(connection: Connection | Channel, asked: int, answer: Any) -> None:
         if asked == code and not lost:
             lost.append(answer.code)
-            connection.abort()
+            connection.close()
             raise txstore.BrokerUnreachableError("lost", address=connection.address, in_doubt=True)
+
+    on_loop, in_thread = Connection.call, Channel.call
+
+    async def lossy(connection: Connection, asked: int, *facts: Any, **more: Any) -> Any:
+        answer = await on_loop(connection, asked, *facts, **more)
+        lose(connection, asked, answer)
+        return answer
+
+    def lossy_in_thread(channel: Channel, asked: int, *facts: Any, **more: Any) -> Any:
+        answer = in_thread(channel, asked, *facts, **more)
+        lose(channel, asked, answer)
         return answer
 
     monkeypatch.setattr(Connection, "call", lossy)
+    monkeypatch.setattr(Channel, "call", lossy_in_thread)
     return lost
 
 
@@ -356,7 +368,7 @@ def test_an_error_says_whether_a_call_may_have_been_done(store: Path) -> None:
 
 def _requests_in_flight(broker: txstore.SharedBroker) -> int:
     connection = broker._client.connections.live(broker.address)
-    return 0 if connection is None else len(connection._waiting)
+    return 0 if connection is None else connection.channels.in_use
 
 
 def test_a_stopped_writer_is_waited_for_and_never_replaced(store: Path, start: Callable[..., Process]) -> None:

@@ -117,6 +117,7 @@ class _RemoteCalls(Calls):
         super().__init__(loop, session.client.options.check_threads)
         self._client = session.client
         self._sending = session.sending
+        self._caller = session.caller
 
     def knows_topic(self, producer: sending.Producer, topic: str) -> bool:
         return topic in self._client.routes
@@ -125,18 +126,18 @@ class _RemoteCalls(Calls):
         await self._client.write_route(topic)
 
     async def send(self, message: Message, queue_id: int, group: str) -> RemoteSent:
-        return await self._sending.send(message, queue_id, group)
+        return await self._sending.send(message, queue_id, group, self._caller)
 
     async def send_batch(
         self, messages: Sequence[Message], queue_ids: Sequence[int], group: str
     ) -> Sequence[RemoteSent]:
-        return await self._sending.send_batch(messages, queue_ids, group)
+        return await self._sending.send_batch(messages, queue_ids, group, self._caller)
 
     async def prepare(self, message: Message, queue_id: int, group: str, owner: int) -> RemoteSent:
-        return await self._sending.prepare(message, queue_id, group)
+        return await self._sending.prepare(message, queue_id, group, self._caller)
 
     async def end(self, half: Half, state: LocalTransactionState, group: str) -> RemoteEnd:
-        return await self._sending.end(half, state, group)
+        return await self._sending.end(half, state, group, self._caller)
 
     def local_transaction_ended(self, producer: sending.TransactionProducer, local: LocalTransaction[Half]) -> None:
         producer._ended(local)

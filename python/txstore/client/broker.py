@@ -18,6 +18,7 @@ from typing import Any, NoReturn, Self, TypeVar, overload
 from txstore._native import Message, ResponseCode, is_system_topic, validate_topic
 from txstore.client.administration import Administration
 from txstore.client.blocking_administration import BlockingAdministration
+from txstore.client.caller import LoopCaller, ThreadCaller, at_once
 from txstore.client.checks import Checks
 from txstore.client.client import Client
 from txstore.client.consumer_running_info import ConsumerRunningInfo
@@ -82,6 +83,7 @@ class Session:
         self.client: Client = Client(address, options, dial)
         self.offsets: Offsets = Offsets()
         self.sending: Sending = Sending(self.client)
+        self.caller: LoopCaller = LoopCaller(self.client)
         self.administration: Administration = Administration(self.client)
         self.checks: Checks = Checks(self.client, self.sending)
         self.rebalance: Rebalance = Rebalance(self.client)
@@ -105,7 +107,7 @@ class Session:
             except BrokerRefusedError as error:
                 if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                     raise
-        return await self.sending.end(transaction, state, producer_group)
+        return await self.sending.end(transaction, state, producer_group, self.caller)
 
     async def close(self) -> None:
         """Reports acknowledged offsets, unregisters the producer groups and closes the connections."""
@@ -138,6 +140,7 @@ class RemoteBroker(BlockingAdministration):
         self._client = session.client
         self._administration = session.administration
         self._loop = loop
+        self._caller = ThreadCaller(session.client, loop, self._run)
         self._process = os.getpid()
         self._closing = threading.Lock()
         self._pullers: weakref.WeakValueDictionary[int, Puller] = weakref.WeakValueDictionary()
@@ -294,7 +297,8 @@ class RemoteBroker(BlockingAdministration):
         """Returns the call that stores the messages of a producer group."""
 
         def append(message: Message, queue_id: int) -> RemoteSent:
-            return self._run(self._session.sending.send(message, queue_id, producer_group))
+            sending = self._session.sending
+            return at_once(sending.send(message, queue_id, producer_group, self._caller))
 
         return append
 
@@ -302,11 +306,13 @@ class RemoteBroker(BlockingAdministration):
         self, messages: Sequence[Message], queue_ids: Sequence[int], producer_group: str
     ) -> list[RemoteSent]:
         """Stores several messages in one queue, either all or none, for a producer."""
-        return self._run(self._session.sending.send_batch(messages, queue_ids, producer_group))
+        sending = self._session.sending
+        return at_once(sending.send_batch(messages, queue_ids, producer_group, self._caller))
 
     def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int, /) -> RemoteSent:
         """Stores a half message, for a producer."""
-        return self._run(self._session.sending.prepare(message, queue_id, producer_group))
+        sending = self._session.sending
+        return at_once(sending.prepare(message, queue_id, producer_group, self._caller))
 
     def end_transaction(
         self, transaction: str | SentMessage, state: LocalTransactionState, *, producer_group: str | None = None
@@ -322,7 +328,8 @@ class RemoteBroker(BlockingAdministration):
 
     def end(self, half: Half, state: LocalTransactionState, producer_group: str, /) -> RemoteEnd:
         """Commits or rolls back the transaction of a half message, for a producer."""
-        return self._run(self._session.sending.end(half, state, producer_group))
+        sending = self._session.sending
+        return at_once(sending.end(half, state, producer_group, self._caller))
 
     def write_queues(self, topic: str) -> Sequence[int]:
         """Returns the topic's writable queues, also for a topic that the first send creates.

@@ -288,6 +288,11 @@ class Client:
                 return name
         return next(iter(self._brokers)) if len(self._brokers) == 1 else None
 
+    def live_connection(self, broker: str) -> Connection | None:
+        """Returns the connection to a broker by name, or None if it is not open. Thread-safe."""
+        address = self._brokers.get(broker)
+        return None if address is None else self.connections.live(address)
+
     async def connection(self, broker: str) -> Connection:
         """Returns the connection to a broker by name. Raises BrokerUnreachableError."""
         address = self._brokers.get(broker)
@@ -362,6 +367,7 @@ class Client:
         answer = await connection.call(RequestCode.HEART_BEAT, {}, body, timeout=timeout)
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer, "a heartbeat", address)
+        connection.number = answer.ext_fields.get("connection")
 
     async def _keep(self, address: str) -> None:
         """Keeps one broker connected: sends heartbeats periodically, after changes and after a lost connection."""

@@ -7,13 +7,16 @@ Always: each call ends with a response, a timeout or the connection's end. A mal
 """
 
 import asyncio
+import functools
 import itertools
+import socket
 import ssl
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from txstore._native import FrameReader, RemotingCommand, encode_request
-from txstore.client.dial import Dial
+from txstore.client.channel import Channels
+from txstore.client.dial import Dial, connect
 from txstore.errors import BrokerTimeoutError, BrokerUnreachableError, ProtocolError
 from txstore.remoting.signing import Credentials
 
@@ -28,7 +31,8 @@ _OPAQUE_MASK = 0x7FFF_FFFF
 class Connection(asyncio.Protocol):
     """A connection, created by `Connection.open`. Used on its loop's thread only."""
 
-    def __init__(self, address: str, on_request: RequestHandler) -> None:
+    def __init__(self, address: str, on_request: RequestHandler, dial: Callable[[], socket.socket]) -> None:
+        """`dial` connects to the same broker again, blocking the thread, or raises OSError."""
         self.address = address
         self.lost: asyncio.Event = asyncio.Event()
         """Set when nothing can be sent any more."""
@@ -36,6 +40,10 @@ class Connection(asyncio.Protocol):
         """Set when the socket is closed, too. With TLS, this follows the other side's close_notify."""
         self.credentials: Credentials | None = None
         """The account that signs requests; None if they are not signed."""
+        self.number: str | None = None
+        """What a txstore server calls this connection; None before it has answered a heartbeat, and of RocketMQ."""
+        self.channels: Channels = Channels(address, dial, self._signed)
+        """Connections to the same broker for threads that send."""
         self._on_request = on_request
         self._reader = FrameReader()
         self._opaques = itertools.count(1)
@@ -59,21 +67,20 @@ class Connection(asyncio.Protocol):
 
         Raises BrokerUnreachableError if that fails or takes longer than `timeout` seconds.
         """
+        create = functools.partial(cls, address, on_request, functools.partial(connect, address, timeout, tls))
         loop = asyncio.get_running_loop()
         if dial is not None:
-            _, connection = await loop.create_unix_connection(lambda: cls(address, on_request), sock=await dial())
+            _, connection = await loop.create_unix_connection(create, sock=await dial())
             return connection
         try:
             async with asyncio.timeout(timeout):
                 if address.startswith("unix:"):
                     path = address.removeprefix("unix:")
-                    _, connection = await loop.create_unix_connection(lambda: cls(address, on_request), path)
+                    _, connection = await loop.create_unix_connection(create, path)
                 else:
                     host, _, port = address.rpartition(":")
                     host = host.removeprefix("[").removesuffix("]")
-                    _, connection = await loop.create_connection(
-                        lambda: cls(address, on_request), host, int(port), ssl=tls
-                    )
+                    _, connection = await loop.create_connection(create, host, int(port), ssl=tls)
         except TimeoutError as error:
             text = f"{address} did not accept a connection within {timeout:g} s\nhint: check that it runs"
             raise BrokerUnreachableError(text, address=address) from error
@@ -189,6 +196,7 @@ class Connection(asyncio.Protocol):
     def _end(self) -> None:
         self.lost.set()
         self._writable.set()
+        self.channels.close()
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(self._gone(in_flight=True))

@@ -8,14 +8,16 @@ Always: an old entry, or a process that is still recovering the store, is waited
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from txstore.broker.local_socket import connect, read_holder
+from txstore.broker.local_socket import connect as connect_store
+from txstore.broker.local_socket import read_holder
 from txstore.errors import BrokerUnreachableError
 
-__all__ = ["STORE", "Dial", "dial", "store_of"]
+__all__ = ["STORE", "Dial", "connect", "dial", "store_of"]
 
 STORE = "store:"
 _PAUSE_SECONDS = 0.002
@@ -40,18 +42,43 @@ async def dial(directory: str, timeout: float, take: Callable[[], bool] | None =
     pause = _PAUSE_SECONDS
     while True:
         try:
-            return connect(directory)
+            return connect_store(directory)
         except OSError as error:
             failed = error
         if take is not None and await loop.run_in_executor(None, take):
             try:
-                return connect(directory)
+                return connect_store(directory)
             except OSError as error:
                 failed = error
         if loop.time() >= until:
             raise _unreachable(directory, failed, timeout, may_write=take is not None) from failed
         await asyncio.sleep(pause)
         pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+
+
+def connect(address: str, timeout: float, tls: ssl.SSLContext | None = None) -> socket.socket:
+    """Connects to `HOST:PORT`, `unix:FILE` or `store:DIRECTORY`, and blocks. Raises OSError."""
+    directory = store_of(address)
+    if directory is not None:
+        return connect_store(directory)
+    if address.startswith("unix:"):
+        connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connected.settimeout(timeout)
+            connected.connect(address.removeprefix("unix:"))
+        except BaseException:
+            connected.close()
+            raise
+        return connected
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    connected = socket.create_connection((host, int(port)), timeout)
+    try:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connected if tls is None else tls.wrap_socket(connected, server_hostname=host)
+    except BaseException:
+        connected.close()
+        raise
 
 
 def _unreachable(directory: str, failed: OSError, timeout: float, *, may_write: bool) -> BrokerUnreachableError:

@@ -26,6 +26,7 @@ from txstore._native import (
     properties_text,
     unique_id,
 )
+from txstore.client.caller import Caller
 from txstore.client.client import Client
 from txstore.client.connection import Connection
 from txstore.client.route import Queue, Route
@@ -129,7 +130,7 @@ class _Begun:
 
 
 class Sending:
-    """The sends and ends of one client. Used on its loop, unless a method says otherwise."""
+    """The sends and ends of one client. Thread-safe: they run where their `Caller` does."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -143,13 +144,15 @@ class Sending:
 
     # Messages
 
-    async def send(self, message: Message, number: int, group: str) -> RemoteSent:
+    async def send(self, message: Message, number: int, group: str, caller: Caller) -> RemoteSent:
         """Stores one message. Retries if no response arrives, which may store it twice with the same id."""
         name = unique_id()
-        answer, queue = await self._send(message, number, group, properties_text(message, name, []), again=True)
+        answer, queue = await self._send(caller, message, number, group, properties_text(message, name, []), again=True)
         return self._sent(answer, message.topic, queue, name)
 
-    async def send_batch(self, messages: Sequence[Message], numbers: Sequence[int], group: str) -> list[RemoteSent]:
+    async def send_batch(
+        self, messages: Sequence[Message], numbers: Sequence[int], group: str, caller: Caller
+    ) -> list[RemoteSent]:
         """Stores several messages in one queue, all or none.
 
         Raises InvalidMessageError for more than one queue or topic, and for delayed messages.
@@ -157,7 +160,7 @@ class Sending:
         _must_be_one_batch(messages, numbers)
         names = [unique_id() for _ in messages]
         body = batch_body(list(messages), names)
-        answer, queue = await self._send(messages[0], numbers[0], group, "", again=True, batch=body)
+        answer, queue = await self._send(caller, messages[0], numbers[0], group, "", again=True, batch=body)
         first = self._sent(answer, messages[0].topic, queue, names[0])
         ids = first.offset_message_id.split(",")
         return [
@@ -175,7 +178,7 @@ class Sending:
             for index, (name, offset_id) in enumerate(zip(names, ids, strict=True))
         ]
 
-    async def prepare(self, message: Message, number: int, group: str) -> RemoteSent:
+    async def prepare(self, message: Message, number: int, group: str, caller: Caller) -> RemoteSent:
         """Stores a half message. It is not sent again once it may have arrived.
 
         Raises BrokerRefusedError also if the status is not SEND_OK, for example because the flush timed out: the half
@@ -189,7 +192,7 @@ class Sending:
             self._running.add(name)
         try:
             answer, queue = await self._send(
-                message, number, group, text, again=self._client.is_store, sys_flag=_PREPARED
+                caller, message, number, group, text, again=self._client.is_store, sys_flag=_PREPARED
             )
             sent = self._sent(answer, message.topic, queue, name, transaction_id=name)
         except BaseException:
@@ -199,7 +202,7 @@ class Sending:
             raise
         self._remember(sent, group)
         if sent.send_status is not SendStatus.SEND_OK:
-            await self.end(sent, LocalTransactionState.ROLLBACK, group)
+            await self.end(sent, LocalTransactionState.ROLLBACK, group, caller)
             raise BrokerRefusedError(
                 f"the half message is stored, but not secured ({sent.send_status.value}), and is rolled back",
                 code=answer.code,
@@ -208,6 +211,7 @@ class Sending:
 
     async def _send(
         self,
+        caller: Caller,
         message: Message,
         number: int,
         group: str,
@@ -218,43 +222,44 @@ class Sending:
         batch: bytes | None = None,
     ) -> tuple[RemotingCommand, Queue]:
         topic = message.topic
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._options.seconds("send_msg_timeout")
+        until = time.monotonic() + self._options.seconds("send_msg_timeout")
         back_off = self._options.seconds("reconnect_back_off")
         code = RequestCode.SEND_MESSAGE_V2 if batch is None else RequestCode.SEND_BATCH_MESSAGE
         tries_left = self._options.retry_times_when_send_failed
         born_ms = str(_now_ms())
         in_doubt = False
         while True:
-            route = await self._client.write_route(topic)
+            route = await caller.write_route(topic)
             queue = self.queue(route, number)
             fields = send_fields(group, topic, queue, sys_flag, born_ms, message.flag, properties)
             fields |= {"d": str(self._options.default_topic_queue_nums), "m": "false" if batch is None else "true"}
             fields |= {"once": "true"} if in_doubt and self._client.is_store else {}
             body = message.body if batch is None else batch
-            left = max(0.001, until - loop.time())
+            left = max(0.001, until - time.monotonic())
             failed: TxStoreError
             try:
-                connection = await self._client.connection(queue.broker)
+                connection = await caller.connection(queue.broker)
             except BrokerUnreachableError as error:
                 failed, may_try = error, True
             else:
                 try:
-                    answer = await connection.call(code, fields, body, timeout=left)
+                    answer = await caller.call(
+                        connection, code, fields, body, timeout=left, is_half=sys_flag == _PREPARED
+                    )
                 except (BrokerUnreachableError, BrokerTimeoutError) as error:
                     failed, may_try = error, again
                     in_doubt |= error.in_doubt
                 else:
                     if answer.code in _STATUS:
                         if route.is_template:
-                            await self._client.topic_created(topic)
+                            await caller.topic_created(topic)
                         return answer, queue
                     failed = refusal(answer, f"a message for topic {topic}", f"broker {queue.broker}")
                     may_try = answer.code in _AGAIN
-            if not may_try or tries_left <= 0 or loop.time() + back_off >= until:
+            if not may_try or tries_left <= 0 or time.monotonic() + back_off >= until:
                 raise _doubtful(failed, in_doubt)
             tries_left -= 1
-            await asyncio.sleep(back_off)
+            await caller.sleep(back_off)
             back_off *= 2
 
     def queue(self, route: Route, number: int) -> Queue:
@@ -289,7 +294,9 @@ class Sending:
 
     # Ends
 
-    async def end(self, transaction: str | SentMessage, state: LocalTransactionState, group: str | None) -> RemoteEnd:
+    async def end(
+        self, transaction: str | SentMessage, state: LocalTransactionState, group: str | None, caller: Caller
+    ) -> RemoteEnd:
         """Commits or rolls back a transaction that this client began. Repeating an end returns `already`.
 
         Raises TransactionNotFoundError, AlreadyEndedError, WrongGroupError, InvalidOptionError, and BrokerTimeoutError
@@ -306,18 +313,23 @@ class Sending:
             raise WrongGroupError(f"transaction {name} belongs to producer group {begun.group}, not to {group}")
         if begun.in_doubt is not None:
             raise begun.in_doubt
-        if begun.state is not _UNKNOWN:
-            allow_end_again(name, _OUTCOMES[begun.state], _OUTCOMES[state])
+        earlier = begun.state
+        if earlier is _UNKNOWN:
+            connection = await caller.connection(begun.sent.broker)
+            with self._lock:
+                earlier = begun.state
+                if earlier is _UNKNOWN:
+                    begun.state = state
+        if earlier is not _UNKNOWN:
+            allow_end_again(name, _OUTCOMES[earlier], _OUTCOMES[state])
             return RemoteEnd(_OUTCOMES[state], already=True)
-        connection = await self._client.connection(begun.sent.broker)
         fields = end_fields(begun.sent, begun.group, state)
-        begun.state = state
         try:
-            answer = await self._send_end(connection, begun.sent.broker, fields)
+            answer = await self._send_end(caller, connection, begun.sent.broker, fields)
         except (BrokerTimeoutError, BrokerUnreachableError) as error:
             begun.in_doubt = error
             raise
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, KeyboardInterrupt):
             begun.in_doubt = BrokerTimeoutError(f"the end of transaction {name} was cancelled; a check settles it")
             raise
         finally:
@@ -331,18 +343,19 @@ class Sending:
         self.note_settled(name, connection)
         return RemoteEnd(_OUTCOMES[state], already=False)
 
-    async def _send_end(self, connection: Connection, broker: str, fields: dict[str, str]) -> RemotingCommand:
+    async def _send_end(
+        self, caller: Caller, connection: Connection, broker: str, fields: dict[str, str]
+    ) -> RemotingCommand:
         """Sends an end. The holder of a store answers a repeated end with the outcome, so it is asked again."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._options.seconds("end_timeout")
+        until = time.monotonic() + self._options.seconds("end_timeout")
         while True:
             try:
-                left = max(0.001, until - loop.time())
-                return await connection.call(RequestCode.END_TRANSACTION, fields, timeout=left)
+                left = max(0.001, until - time.monotonic())
+                return await caller.call(connection, RequestCode.END_TRANSACTION, fields, timeout=left)
             except BrokerUnreachableError:
-                if not self._client.is_store or loop.time() >= until:
+                if not self._client.is_store or time.monotonic() >= until:
                     raise
-            connection = await self._client.connection(broker)
+            connection = await caller.connection(broker)
 
     async def _tell_running(self, connection: Connection) -> None:
         """Tells a new holder of the store which local transactions still run here, so that their checks come here."""
@@ -355,13 +368,15 @@ class Sending:
 
     def note_settled(self, transaction_id: str, connection: Connection) -> None:
         """Records that the broker confirmed the transaction's end over this connection."""
-        self._settled[transaction_id] = connection
-        while len(self._settled) > _REMEMBERED:
-            self._settled.popitem(last=False)
+        with self._lock:
+            self._settled[transaction_id] = connection
+            while len(self._settled) > _REMEMBERED:
+                self._settled.popitem(last=False)
 
     def is_settled(self, transaction_id: str, connection: Connection) -> bool:
         """Returns whether the broker confirmed the end over this same connection: it has lost nothing since then."""
-        return self._settled.get(transaction_id) is connection
+        with self._lock:
+            return self._settled.get(transaction_id) is connection
 
     def is_copy(self, transaction_id: str, half_queue_offset: int) -> bool:
         """Returns whether a half message is a copy that the broker put back, not the one that this client stored."""
@@ -370,17 +385,17 @@ class Sending:
             return begun is None or begun.sent.queue_offset != half_queue_offset
 
     def local_transaction_ended(self, half: Half, /) -> None:
-        """Lets the producer's checker answer checks of this transaction from now on. Thread-safe."""
+        """Lets the producer's checker answer checks of this transaction from now on."""
         with self._lock:
             self._running.discard(transaction_id_of(half))
 
     def has_begun(self, transaction_id: str) -> bool:
-        """Returns whether this client began the transaction, and still knows it. Thread-safe."""
+        """Returns whether this client began the transaction, and still knows it."""
         with self._lock:
             return transaction_id in self._begun
 
     def is_running(self, transaction_id: str | None) -> bool:
-        """Returns whether the local transaction still runs in this process. Thread-safe."""
+        """Returns whether the local transaction still runs in this process."""
         with self._lock:
             return transaction_id in self._running
 

@@ -166,6 +166,8 @@ class Clients:
                 for name, consumer, said in zip(names, consumers, wanted, strict=True)
             ]
         fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if any(changes) else "false"}
+        # For half messages that the client sends over other connections (a field of txstore).
+        fields["connection"] = str(request.connection)
         return Reply(fields=fields)
 
     def producer(self, request: Request | NewProducer, group: str) -> RemoteProducer:

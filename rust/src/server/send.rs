@@ -185,7 +185,7 @@ async fn send_half(
     part: &Part<'_>,
 ) -> Result<Command, Refusal> {
     let group = Properties(part.properties.as_bytes()).get_str(PRODUCER_GROUP).unwrap_or(header.group);
-    let owner = service.producer(session, group, request.ext_fields.get(ACCESS_KEY)).await?;
+    let owner = owner(service, session, request, group).await?;
     let entry = service.topic(session, header.topic, Use::Send).await?;
     let envelope = header.envelope(&entry, session, part)?;
     let message =
@@ -199,6 +199,21 @@ async fn send_half(
     let sent = [service.acknowledged(written).await?];
     count(&entry, Kind::Transaction, &sent);
     Ok(stored(service, request, &sent))
+}
+
+/// Returns the producer that is asked about the transaction first: that of the sending connection.
+///
+/// A client with several connections names the one that answers checks (`connection`, a field of txstore). If that one
+/// has ended, any producer of the group is asked.
+async fn owner(service: &Service, session: &Session, request: &Command, group: &str) -> Result<u32, Refusal> {
+    let account = request.ext_fields.get(ACCESS_KEY);
+    if request.ext_fields.get("connection").is_none() {
+        return service.producer(session, group, account).await;
+    }
+    match service.session(number(request, "connection")?) {
+        Some(answering) => service.producer(&answering, group, account).await,
+        None => Ok(0),
+    }
 }
 
 async fn send_batch(

@@ -5,6 +5,7 @@
 //! Always: Python is asked only about new topics and producers, and about requests that only Python can decide.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -86,7 +87,8 @@ impl Service {
             tls: RwLock::new(tls.map(Arc::new)),
             accounts: RwLock::new(options.accounts.clone()),
             sessions: Mutex::default(),
-            next_session: AtomicU64::new(0),
+            // Random, so that a number that a client knows from an earlier server names no other client here.
+            next_session: AtomicU64::new(RandomState::new().build_hasher().finish() >> 16),
             connections_max: options.connections_max,
             limits: options.limits,
             budget: Budget::new(options.memory_max),
@@ -197,7 +199,7 @@ impl Service {
 
     /// Forgets a producer group of a connection. Its next half message registers it with Python again.
     pub fn forget_producer(&self, connection: u64, group: &str) {
-        if let Some(session) = self.sessions.lock().get(&connection).cloned() {
+        if let Some(session) = self.session(connection) {
             session.producers.lock().retain(|(of, _), _| of != group);
         }
     }
@@ -239,15 +241,19 @@ impl Service {
         self.budget.uncounted()
     }
 
+    /// Returns an open connection.
+    pub(super) fn session(&self, connection: u64) -> Option<Arc<Session>> {
+        self.sessions.lock().get(&connection).cloned()
+    }
+
     /// Sends a command to a client. Returns false if its connection has gone or does not accept it.
     pub fn send(&self, connection: u64, command: &Command) -> bool {
-        let session = self.sessions.lock().get(&connection).cloned();
-        session.is_some_and(|session| session.outbox.put(command))
+        self.session(connection).is_some_and(|session| session.outbox.put(command))
     }
 
     /// Sends a command to a client and reports its answer, with the same `opaque`, to Python. Returns as `send` does.
     pub fn ask(&self, connection: u64, command: &Command) -> bool {
-        let Some(session) = self.sessions.lock().get(&connection).cloned() else { return false };
+        let Some(session) = self.session(connection) else { return false };
         let mut asked = session.asked.lock();
         asked.len() < ASKED_MAX && session.outbox.put(command) && asked.insert(command.opaque)
     }
@@ -271,8 +277,7 @@ impl Service {
         loop {
             for connection in self.budget.chosen().await {
                 Counters::count(&self.counters.connections_over_budget);
-                let session = self.sessions.lock().get(&connection).cloned();
-                if let Some(session) = session {
+                if let Some(session) = self.session(connection) {
                     session.outbox.abandon();
                 }
                 self.policy.forget(connection);

@@ -1,0 +1,156 @@
+"""Blocking connections of the threads that send. The client has its main connection to the same broker, too.
+
+In:     requests of the calling threads.
+Out:    responses.
+Always: one request at a time on each channel. A channel on which a call failed is closed. Channels exist only while the
+        main connection does, and are not used in a forked child.
+Not here: requests of the broker (checks, rebalance), which come over the main connection.
+"""
+
+import itertools
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from txstore._native import FrameReader, RemotingCommand, encode_request
+from txstore.errors import BrokerTimeoutError, BrokerUnreachableError, ProtocolError
+
+__all__ = ["Channel", "Channels"]
+
+_OPAQUE_MASK = 0x7FFF_FFFF
+_READ_BYTES = 65_536
+_CHANNELS_MAX = 64
+_IDLE_SECONDS = 50.0  # RocketMQ's broker closes a connection after two minutes without a request.
+
+Sign = Callable[[Mapping[str, str], bytes | None], dict[str, str]]
+"""Returns the fields of a request with its signature, if requests are signed."""
+
+
+class Channel:
+    """One connection, for one thread at a time."""
+
+    def __init__(self, address: str, connected: socket.socket, sign: Sign) -> None:
+        self.address = address
+        self.used: float = time.monotonic()
+        """When the last call ended, on the monotonic clock, in seconds."""
+        self._socket = connected
+        self._sign = sign
+        self._reader = FrameReader()
+        self._opaques = itertools.count(1)
+        self._timeout: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._socket.fileno() >= 0
+
+    def call(
+        self, code: int, ext_fields: Mapping[str, str], body: bytes | None = None, *, timeout: float
+    ) -> RemotingCommand:
+        """Sends a request and returns the response, whatever its code.
+
+        Raises BrokerTimeoutError after `timeout` seconds, BrokerUnreachableError if the connection ends before. Any
+        exception closes the channel, because the response may still come.
+        """
+        opaque = next(self._opaques) & _OPAQUE_MASK
+        frame = encode_request(code, opaque, self._sign(ext_fields, body), body)
+        is_sent = False
+        try:
+            if timeout != self._timeout:
+                self._socket.settimeout(timeout)
+                self._timeout = timeout
+            self._socket.sendall(frame)
+            is_sent = True
+            answer = self._answer(opaque, timeout)
+        except TimeoutError as error:
+            self.close()
+            text = f"{self.address} did not answer request {code} within {timeout:g} s"
+            hint = "hint: it may have been carried out; check that, or raise the time limit"
+            raise BrokerTimeoutError(f"{text}\n{hint}", address=self.address) from error
+        except (OSError, ProtocolError) as error:
+            self.close()
+            done = "; the request may have been carried out" if is_sent else ""
+            text = f"the connection to {self.address} is lost: {error}{done}\nhint: the next request opens it again"
+            raise BrokerUnreachableError(text, address=self.address, in_doubt=is_sent) from error
+        except BaseException:
+            self.close()
+            raise
+        self.used = time.monotonic()
+        return answer
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _answer(self, opaque: int, timeout: float) -> RemotingCommand:
+        until = 0.0
+        while True:
+            data = self._socket.recv(_READ_BYTES)
+            if not data:
+                raise ConnectionResetError("the other side closed it")
+            for command in self._reader.feed(data):
+                if command.is_response and command.opaque == opaque:
+                    return command
+            # Bytes in small pieces must not extend the time limit.
+            now = time.monotonic()
+            until = until or now + timeout
+            if now >= until:
+                raise TimeoutError
+
+
+class Channels:
+    """The channels to one broker. Thread-safe."""
+
+    def __init__(self, address: str, dial: Callable[[], socket.socket], sign: Sign) -> None:
+        """`dial` returns a connected socket, or raises OSError."""
+        self._address, self._dial, self._sign = address, dial, sign
+        self._lock = threading.Lock()
+        self._idle: list[Channel] = []
+        self._open = 0
+        self._closed = False
+        self._process = os.getpid()
+
+    @property
+    def in_use(self) -> int:
+        """How many channels threads use now."""
+        return self._open - len(self._idle)
+
+    def take(self) -> Channel | None:
+        """Returns a channel that no other thread uses. None if there are too many, or the broker cannot be reached."""
+        if self._process != os.getpid():
+            return None
+        oldest = time.monotonic() - _IDLE_SECONDS
+        with self._lock:
+            while self._idle and not self._closed:
+                channel = self._idle.pop()
+                if channel.used >= oldest:
+                    return channel
+                channel.close()
+                self._open -= 1
+            if self._closed or self._open >= _CHANNELS_MAX:
+                return None
+            self._open += 1
+        try:
+            return Channel(self._address, self._dial(), self._sign)
+        except OSError:
+            with self._lock:
+                self._open -= 1
+            return None
+
+    def give(self, channel: Channel) -> None:
+        """Takes a channel back."""
+        with self._lock:
+            if channel.is_open and not self._closed:
+                self._idle.append(channel)
+                return
+            self._open -= 1
+        channel.close()
+
+    def close(self) -> None:
+        """Closes all channels; one that a thread uses, when it is given back. Idempotent."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            self._open -= len(idle)
+        for channel in idle:
+            channel.close()
