@@ -24,6 +24,8 @@ __version__: str
 __debug_build__: bool
 
 # Names that the system reserves, and limits of topics and groups.
+ACKNOWLEDGED: Final[int]
+"""The `decision` of a message after `ack`. It differs from all delay levels."""
 DEAD_LETTER_PREFIX: Final[str]
 DISCARD_TOPIC: Final[str]
 HALF_TOPIC: Final[str]
@@ -215,6 +217,21 @@ class StoredMessage:
     @property
     def topic(self) -> str:
         """The topic. For a retried message from a consumer, the topic that it was sent to."""
+    def ack(self) -> None:
+        """Acknowledges this message alone, whatever happens to the others that the consumer handed out with it.
+
+        Without it, the consumer acknowledges its messages when it is asked for the next ones. Any thread may call this,
+        and repeat it. It only marks the message: the consumer acknowledges it when it is used next, and at the latest
+        when it writes or reports its offsets, or is closed. Raises InvalidMessageError if the message does not come
+        from a consumer, or after `nack`, `retry`, or its return to its queue.
+        """
+    def nack(self, delay_level: int = 0) -> None:
+        """Has this message delivered again later, also if an exception follows.
+
+        `delay_level` as for `retry`. Any thread may call this, and repeat it; the first call counts. It only marks the
+        message, as `ack` does. Raises InvalidMessageError if the message does not come from a consumer, or is
+        acknowledged or returned to its queue, InvalidOptionError.
+        """
     def retry(self, delay_level: int = 0) -> None:
         """Asks the consumer to deliver the message again later, instead of acknowledging it.
 
@@ -222,8 +239,14 @@ class StoredMessage:
         1 to 18: this delay level; -1: to the dead letters. Written when the consumer acknowledges. Raises
         InvalidMessageError if the message does not come from a consumer or is acknowledged, InvalidOptionError.
         """
+    @property
+    def decision(self) -> int | None:
+        """What `ack` (`ACKNOWLEDGED`) or `nack` (its delay level) decided; None before, and after `settle`. For
+        consumers."""
+    def give_back(self) -> bool:
+        """Closes the message after its return to its queue. Returns False after `ack` or `nack`. For consumers."""
     def settle(self) -> int | None:
-        """Returns the delay level that `retry` asked for, or None; later calls of `retry` fail. For consumers."""
+        """Closes the message. Returns the delay level that `retry` or `nack` asked for, or None. For consumers."""
     @property
     def queue_id(self) -> int:
         """The queue's number in the topic."""

@@ -88,6 +88,10 @@ class ConsumerMember(Protocol):
     def release(self, topic: str, queue_id: int) -> bool:
         """Releases a queue for another member, if none of its messages is unacknowledged. Never waits."""
 
+    def apply_decisions(self) -> None:
+        """Acknowledges or sends back the messages for which `ack` or `nack` was called. Never waits for the thread that
+        reads."""
+
     def offsets_reset(self, topic: str, queue_ids: Sequence[int]) -> None:
         """Tells the consumer that the group's offsets in these queues were reset."""
 

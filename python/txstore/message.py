@@ -216,14 +216,34 @@ class ReceivedMessage(TransactionMessage, Protocol):
     def reconsume_times(self) -> int:
         """How often it was delivered before."""
 
+    def ack(self) -> None:
+        """Acknowledges this message alone, whatever happens to the others that the consumer handed out with it.
+
+        Only marks the message, so any thread may call it, and an event loop need not wait. Repeating it has no effect.
+        Raises InvalidMessageError after `nack` or `retry`, and if the message was returned to its queue.
+        """
+
+    def nack(self, delay_level: int = 0) -> None:
+        """Has this message delivered again later, also if an exception follows. `delay_level` as for `retry`.
+
+        Only marks the message, as `ack`. The first call counts. Raises InvalidMessageError, InvalidOptionError.
+        """
+
     def retry(self, delay_level: int = 0) -> None:
         """Asks for delivery again later instead of acknowledging the message.
 
         `delay_level` 0: longer each time, as in RocketMQ; 1 to 18: this delay level; -1: to the dead letters.
         """
 
+    @property
+    def decision(self) -> int | None:
+        """What `ack` (ACKNOWLEDGED) or `nack` (its delay level) decided; None before. For consumers."""
+
+    def give_back(self) -> bool:
+        """Closes the message after its return to its queue. Returns False after `ack` or `nack`. For consumers."""
+
     def settle(self) -> int | None:
-        """Closes `retry` for this message and returns the delay level it asked for, None if none. For consumers."""
+        """Closes the message. Returns the delay level that `retry` or `nack` asked for, or None. For consumers."""
 
 
 class StoredHalf(TransactionMessage, Protocol):

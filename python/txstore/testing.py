@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Literal, Self, TypeVar
 
-from txstore._native import HALF_TOPIC, RETRY_PREFIX, Message, allow_end_again, delay_level_ms, unique_id
+from txstore._native import ACKNOWLEDGED, HALF_TOPIC, RETRY_PREFIX, Message, allow_end_again, delay_level_ms, unique_id
 from txstore.consumer import ConsumerGroups
 from txstore.consumer.progress import ConsumerProgress
 from txstore.errors import (
@@ -118,21 +118,69 @@ class FakeMessage:
     system_properties: dict[str, str] = field(default_factory=dict)
     delivery: "_Delivery | None" = None
 
+    def ack(self) -> None:
+        """Acknowledges this message alone, as `StoredMessage.ack`."""
+        delivery = self._decide("acknowledged")
+        if delivery.state == "settled" and delivery.delay_level is None:
+            return
+        if delivery.state not in ("unacknowledged", "acked") or delivery.delay_level is not None:
+            raise self._refused("acknowledged", delivery)
+        delivery.state = "acked"
+
+    def nack(self, delay_level: int = 0) -> None:
+        """Has this message delivered again later, as `StoredMessage.nack`."""
+        _check_delay_level(delay_level)
+        delivery = self._decide("retried")
+        if delivery.state == "nacked" or (delivery.state == "settled" and delivery.delay_level is not None):
+            return
+        if delivery.state != "unacknowledged":
+            raise self._refused("retried", delivery)
+        delivery.state, delivery.delay_level = "nacked", delay_level
+
     def retry(self, delay_level: int = 0) -> None:
         """Asks for delivery again later, as `StoredMessage.retry`."""
-        if not -1 <= delay_level <= 18:
-            raise InvalidOptionError(f"delay_level must be between -1 and 18, got {delay_level}", option="delay_level")
-        if self.delivery is None or self.delivery.settled:
-            why = "no consumer handed it out" if self.delivery is None else "it was already acknowledged"
-            raise InvalidMessageError(f"message {self.message_id} cannot be retried: {why}")
-        self.delivery.delay_level = delay_level
+        _check_delay_level(delay_level)
+        delivery = self._decide("retried")
+        if delivery.state != "unacknowledged":
+            raise self._refused("retried", delivery)
+        delivery.delay_level = delay_level
+
+    @property
+    def decision(self) -> int | None:
+        """What `ack` or `nack` decided; None before. For consumers."""
+        if self.delivery is None or self.delivery.state not in ("acked", "nacked"):
+            return None
+        return ACKNOWLEDGED if self.delivery.state == "acked" else self.delivery.delay_level
+
+    def give_back(self) -> bool:
+        """Closes the message after its return to its queue. Returns False after `ack` or `nack`. For consumers."""
+        if self.delivery is None or self.delivery.state == "unacknowledged":
+            if self.delivery is not None:
+                self.delivery.state = "given back"
+            return True
+        return self.decision is None
 
     def settle(self) -> int | None:
-        """Closes `retry` and returns the delay level it asked for, None if none. For consumers."""
-        if self.delivery is None or self.delivery.settled:
+        """Closes the message. Returns the delay level that `retry` or `nack` asked for, or None. For consumers."""
+        if self.delivery is None or self.delivery.state == "settled":
             return None
-        self.delivery.settled = True
+        self.delivery.state = "settled"
         return self.delivery.delay_level
+
+    def _decide(self, done: str) -> "_Delivery":
+        if self.delivery is None:
+            raise InvalidMessageError(f"message {self.message_id} cannot be {done}: no consumer handed it out")
+        return self.delivery
+
+    def _refused(self, done: str, delivery: "_Delivery") -> InvalidMessageError:
+        if delivery.state == "given back":
+            why = "it was returned to its queue and will be delivered again"
+        elif delivery.delay_level is None:
+            why = "it was already acknowledged"
+        else:
+            said = {"unacknowledged": "retry was called", "nacked": "nack was called"}
+            why = said.get(delivery.state, "it was already sent back")
+        return InvalidMessageError(f"message {self.message_id} cannot be {done}: {why}")
 
     @property
     def offset_message_id(self) -> str:
@@ -189,7 +237,12 @@ class _Delivery:
     """What the program asked for with a delivered message."""
 
     delay_level: int | None = None
-    settled: bool = False
+    state: Literal["unacknowledged", "acked", "nacked", "given back", "settled"] = "unacknowledged"
+
+
+def _check_delay_level(delay_level: int) -> None:
+    if not -1 <= delay_level <= 18:
+        raise InvalidOptionError(f"delay_level must be between -1 and 18, got {delay_level}", option="delay_level")
 
 
 @dataclass(slots=True)

@@ -279,7 +279,7 @@ def test_the_error_names_message_topic_and_type(any_broker: Any) -> None:
     assert str(caught.value) == (
         f"message {message.message_id} of topic orders: its body is not an Item: "
         "$: expected an object with the fields of Item, found an integer\n"
-        "hint: message.retry(-1) moves a consumer's message to the dead letters"
+        "hint: message.nack(-1) moves a consumer's message to the dead letters"
     )
     assert (caught.value.topic, caught.value.message_id) == ("orders", message.message_id)
     with pytest.raises(DecodeError, match="the message of topic orders: its body is not a str") as unsent:

@@ -507,6 +507,7 @@ class EmbeddedBroker(ConsumerGroups):
 
     def write_offsets(self) -> None:
         """Writes consumer offsets now."""
+        self._members.apply_decisions()
         self._store.write_offsets()
 
     # Transactions
@@ -635,9 +636,7 @@ class EmbeddedBroker(ConsumerGroups):
         rounds_every = min(seconds["transaction_check_interval"], max(0.05, seconds["transaction_timeout"]))
         house.add("checks", job(lambda broker: broker._check_round()), rounds_every)
         house.add("check limits", job(lambda broker: broker._parts.pool.expire()), max(0.005, self._time_limit / 2))
-        house.add(
-            "offsets", job(lambda broker: broker._store.write_offsets()), seconds["flush_consumer_offset_interval"]
-        )
+        house.add("offsets", job(lambda broker: broker.write_offsets()), seconds["flush_consumer_offset_interval"])
         house.add("databases", job(lambda broker: broker._cleaning.round()), CLEAN_SECONDS)
         house.add("snapshot", job(lambda broker: broker._store.snapshot()), seconds["snapshot_interval"])
         house.add("topics", job(lambda broker: broker._parts.write_tables()), _TOPICS_SECONDS)

@@ -416,6 +416,7 @@ class RemoteBroker(BlockingAdministration):
 
     def write_offsets(self) -> None:
         """Reports all acknowledged offsets to the brokers now."""
+        self._client.members.apply_decisions()
         self._run(self._session.offset_store.report(self._session.offsets.unreported()))
 
     def register_consumer(self, consumer: ConsumerMember) -> int:

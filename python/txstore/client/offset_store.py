@@ -108,6 +108,8 @@ class OffsetStore:
     async def _report_periodically(self) -> None:
         while True:
             await asyncio.sleep(self._client.options.seconds("persist_consumer_offset_interval"))
+            # In a thread: sending a message back calls this loop.
+            await asyncio.to_thread(self._client.members.apply_decisions)
             try:
                 await self.report(self._offsets.unreported())
             except TxStoreError as error:

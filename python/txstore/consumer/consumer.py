@@ -20,6 +20,7 @@ from txstore._native import validate_group
 from txstore.config import Duration, as_timedelta, milliseconds
 from txstore.consumer.pool import Handler, HandlerPool
 from txstore.consumer.queue import ReadQueue, Source
+from txstore.consumer.unacknowledged import Unacknowledged
 from txstore.errors import (
     BrokerBusyError,
     BrokerTimeoutError,
@@ -51,9 +52,10 @@ class Consumer:
     Iterating waits for messages. Asking for the next message acknowledges the last one; `message.retry()` asks for
     delivery again later instead. Leaving `with` normally acknowledges the current message. After an exception or a
     `break` out of the loop it is not acknowledged and will be delivered again: at once if the same consumer continues,
-    otherwise at the next start. (A `break` is noticed because CPython closes the loop's iterator there. An iterator in
-    a variable, `it = iter(consumer)`, is noticed when it is closed or freed.) Offsets are in memory at once, and on
-    disk every `flush_consumer_offset_interval` and at close.
+    otherwise at the next start. `message.ack()` and `message.nack()` decide about one message, and hold then, too. (A
+    `break` is noticed because CPython closes the loop's iterator there. An iterator in a variable, `it =
+    iter(consumer)`, is noticed when it is closed or freed.) Offsets are in memory at once, and on disk every
+    `flush_consumer_offset_interval` and at close.
 
     Several consumers of one group and topic share its queues evenly, and the queues are assigned again when one comes
     or goes. A queue passes to another member once its messages are acknowledged, so a consumer that neither polls nor
@@ -100,8 +102,7 @@ class Consumer:
         self._lock = threading.RLock()
         self._queues: dict[tuple[str, int], ReadQueue] = {}
         self._turn: deque[ReadQueue] = deque()
-        self._unacknowledged: list[tuple[ReadQueue, list[ReceivedMessage]]] = []
-        self._to_send_back: deque[tuple[ReceivedMessage, int]] = deque()
+        self._unacknowledged = Unacknowledged()
         self._assigned: list[tuple[int, ...]] = []
         self._stale = True
         self._closed = False
@@ -209,19 +210,7 @@ class Consumer:
         with self._lock:
             if self._unacknowledged and self._closed:
                 raise self._closed_error()
-            while self._unacknowledged:
-                queue, messages = self._unacknowledged[0]
-                for message in messages:
-                    delay_level = message.settle()
-                    if delay_level is not None:
-                        self._to_send_back.append((message, delay_level))
-                while self._to_send_back:
-                    self.send_back(*self._to_send_back[0])
-                    self._to_send_back.popleft()
-                if queue.held is not None:
-                    self._note(queue, queue.held)
-                    queue.held = None
-                del self._unacknowledged[0]
+            self._unacknowledged.acknowledge(self)
 
     def run(
         self, handler: Handler, *, threads: int = 20, orderly: bool = False, timeout: Duration | None = None
@@ -319,6 +308,15 @@ class Consumer:
         finally:
             self._lock.release()
 
+    def apply_decisions(self) -> None:
+        """Acknowledges or sends back the messages for which `ack` or `nack` was called. Never waits for the consumer's
+        own thread, which does the same when it continues."""
+        if self._unacknowledged and self._lock.acquire(blocking=False):
+            try:
+                self._unacknowledged.apply_decisions(self)
+            finally:
+                self._lock.release()
+
     def offsets_reset(self, topic: str, queue_ids: Sequence[int]) -> None:
         """Continues at the group's new offsets in these queues."""
         with self._lock:
@@ -352,7 +350,7 @@ class Consumer:
                 return
             queue.running.pop(message.queue_offset, None)
             queue.failures = 0
-            self._note(queue, queue.done)
+            self.note(queue, queue.done)
 
     def suspend(self, queue: ReadQueue, seconds: float) -> None:
         """Delays an orderly queue after its message failed. That message is delivered first afterwards."""
@@ -373,6 +371,15 @@ class Consumer:
             return
         most = _RECONSUME_TIMES_MAX if self._max_reconsume_times is None else self._max_reconsume_times
         self._broker.send_back(message, self._group, delay_level, most)
+
+    def note(self, queue: ReadQueue, queue_offset: int) -> None:
+        """Acknowledges the messages of a queue before an offset."""
+        if queue_offset > queue.acknowledged:
+            source = queue.source
+            self._broker.set_consumer_offset(source.topic, source.offset_group, queue.queue_id, queue_offset)
+            queue.acknowledged = queue_offset
+            if queue.decided:
+                queue.decided = {offset for offset in queue.decided if offset >= queue_offset}
 
     def wait(self, visible_end: int, seconds: float) -> int:
         """Waits until something new is visible, for one slice at most; returns the visible end."""
@@ -406,9 +413,9 @@ class Consumer:
         with self._lock:
             if self._closed:
                 return
-            self._closed = True
+            self._unacknowledged.apply_decisions(self, give_back=True)
             self._unacknowledged.clear()
-            self._to_send_back.clear()
+            self._closed = True
             for queue in self._queues.values():
                 queue.dropped = True
             self._broker.unregister_consumer(self)
@@ -419,14 +426,10 @@ class Consumer:
             if self._closed:
                 raise self._closed_error()
             taken = self._from_queues(count, lambda _: count)
-            if len(taken) == 1:
-                queue, messages = taken[0]
-                queue.held = messages[-1].queue_offset + 1 if queue.ahead else queue.next_offset
-                self._unacknowledged.append((queue, messages))
-                return messages.copy()
             for queue, messages in taken:
-                queue.held = messages[-1].queue_offset + 1 if queue.ahead else queue.next_offset
-            self._unacknowledged.extend(taken)
+                self._unacknowledged.add(queue, messages)
+        if len(taken) == 1:
+            return taken[0][1].copy()
         return [message for _, messages in taken for message in messages]
 
     def _from_queues(
@@ -556,6 +559,8 @@ class Consumer:
                 queue.next_offset = error.minimum
                 continue  # Retention may have removed more meanwhile.
             messages = found if isinstance(found, list) else list(found)
+            if queue.decided:
+                messages = [message for message in messages if message.queue_offset not in queue.decided]
             if source.origin is not None:
                 messages = [message for message in messages if message.topic == source.origin]
             if messages:
@@ -566,29 +571,22 @@ class Consumer:
             if queue.next_offset == before:
                 return messages
             if not queue.busy:
-                self._note(queue, queue.next_offset)
+                self.note(queue, queue.next_offset)
 
     def _pull(self, queue: ReadQueue, count: int) -> tuple[Sequence[ReceivedMessage], int]:
         source = queue.source
         return self._read(source.topic, queue.queue_id, queue.next_offset, count, source.tags)
 
-    def _note(self, queue: ReadQueue, queue_offset: int) -> None:
-        if queue_offset > queue.acknowledged:
-            source = queue.source
-            self._broker.set_consumer_offset(source.topic, source.offset_group, queue.queue_id, queue_offset)
-            queue.acknowledged = queue_offset
-
     def _put_back(self) -> None:
         """Returns unacknowledged messages to their queues, in order."""
         with self._lock:
-            self._to_send_back.clear()
-            for queue, _ in self._unacknowledged:
+            self._unacknowledged.apply_decisions(self, give_back=True)
+            for queue in self._unacknowledged.clear():
                 if not queue.dropped:
                     queue.rewind()
                     # It was last in turn. Now it is next.
                     self._turn.remove(queue)
                     self._turn.appendleft(queue)
-            self._unacknowledged.clear()
 
     def _report(self, what: str, topic: str, queue_id: int, was: int, now: int) -> None:
         _log.warning(

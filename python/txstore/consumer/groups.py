@@ -67,10 +67,12 @@ class ConsumerGroups:
 
     def lag(self, group: str) -> list[QueueLag]:
         """Returns a consumer group's lag by queue, including its retries. Raises InvalidNameError."""
+        self._members.apply_decisions()
         return self._progress.lag(group, {member.topic for member in self._members.all() if member.group == group})
 
     def lag_by_group(self) -> dict[str, list[QueueLag]]:
         """Returns the lag of every consumer group. Faster than `lag` for each of them."""
+        self._members.apply_decisions()
         topics: dict[str, set[str]] = {}
         for member in self._members.all():
             topics.setdefault(member.group, set()).add(member.topic)
@@ -78,6 +80,7 @@ class ConsumerGroups:
 
     def describe_group(self, group: str) -> GroupDescription:
         """Describes a consumer group: its topics, lag, members and dead letters. Raises InvalidNameError."""
+        self._members.apply_decisions()
         members = [member for member in self._members.all() if member.group == group]
         return self._progress.describe(group, {member.topic for member in members}, len(members))
 

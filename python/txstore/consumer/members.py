@@ -65,6 +65,11 @@ class Members:
         with self._lock:
             return [member for ref in self._members.values() if (member := ref()) is not None]
 
+    def apply_decisions(self) -> None:
+        """Acknowledges or sends back the messages for which `ack` or `nack` was called, as far as nobody waits."""
+        for member in self.all():
+            member.apply_decisions()
+
     def lock_queue(self, consumer: ConsumerMember, topic: str, queue_id: int) -> bool:
         """Locks a queue for a member, if no other member holds it or its holder releases it now."""
         key = (consumer.group, consumer.topic, topic, queue_id)

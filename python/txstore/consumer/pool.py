@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeAlias
 
+from txstore._native import ACKNOWLEDGED
 from txstore.config import Duration, as_timedelta
 from txstore.consumer.queue import ReadQueue
 from txstore.errors import InvalidOptionError, StoreClosedError, TxStoreError
@@ -128,7 +129,7 @@ class HandlerPool:
         try:
             if self.stopping or self._fatal is not None:
                 return  # It was not begun, so it is delivered again at the next start.
-            failed = self._failed(message)
+            failed = self._failed(message) and message.decision != ACKNOWLEDGED
             asked = message.settle()
             delay_level = asked if asked is not None else 0 if failed else None
             if delay_level is None:

@@ -40,6 +40,9 @@ class ReadQueue:
     """Messages that were read and not handed out yet."""
     held: int | None = None
     """The offset to acknowledge for the messages that `poll` handed out; None if there are none."""
+    decided: set[int] = field(default_factory=set)
+    """The offsets, from the acknowledged one on, of messages that `ack` or `nack` has ended. They are not handed out
+    again, while earlier ones are."""
     running: dict[int, None] = field(default_factory=dict)
     """The offsets of messages that a pool is handling, in order."""
     dropped: bool = False

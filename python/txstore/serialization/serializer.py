@@ -64,7 +64,7 @@ def decode(message: _Decodable, kind: type[T], serializer: Serializer | None = N
         name = "the message" if message_id is None else f"message {message_id}"
         text = (
             f"{name} of topic {message.topic}: its body is not {_a(kind)}: {_why(error)}\n"
-            "hint: message.retry(-1) moves a consumer's message to the dead letters"
+            "hint: message.nack(-1) moves a consumer's message to the dead letters"
         )
         # The text says it all. Tracebacks of what failed inside may show parts of the body in logs.
         cause = None if used is _JSON else error

@@ -86,6 +86,7 @@ mod _native {
         module.add("__debug_build__", cfg!(debug_assertions))?;
         super::codes::add_enums(module)?;
         super::names::add_constants(module)?;
+        module.add("ACKNOWLEDGED", super::stored::ACKNOWLEDGED)?;
         let py = module.py();
         let note = pyo3::types::PyCFunction::new_closure(py, None, None, |_args, _kwargs| crate::store::note_fork())?;
         let options = pyo3::types::PyDict::new(py);

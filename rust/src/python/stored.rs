@@ -22,7 +22,8 @@ use crate::store::StoredRecord;
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct StoredMessage {
     record: StoredRecord,
-    /// A delay level if the consumer's user asked for a retry, otherwise one of the states below.
+    /// A delay level if the consumer's user asked for a retry, a delay level plus `NACKED` after `nack`, otherwise one of
+    /// the states below.
     asked: AtomicI32,
 }
 
@@ -30,10 +31,32 @@ pub(super) struct StoredMessage {
 const NOT_DELIVERED: i32 = i32::MIN;
 /// Delivered and unacknowledged, and no retry was asked for.
 const UNACKNOWLEDGED: i32 = NOT_DELIVERED + 1;
-/// Acknowledged.
+/// Acknowledged by the consumer.
 const SETTLED: i32 = UNACKNOWLEDGED + 1;
+/// The consumer has had it delivered again later, or moved to the dead letters.
+const SENT_BACK: i32 = SETTLED + 1;
+/// Returned to its queue, from which it is delivered again.
+const GIVEN_BACK: i32 = SENT_BACK + 1;
+/// The consumer's user called `ack`, and the consumer has not acknowledged it yet.
+const ACKED: i32 = GIVEN_BACK + 1;
+/// Added to the delay level if the consumer's user called `nack`, and the consumer has not sent it back yet.
+const NACKED: i32 = 1000;
 /// The message becomes a dead letter at once.
 const DEAD: i32 = -1;
+/// The first state after `nack`.
+const NACKED_LEAST: i32 = NACKED + DEAD;
+/// What `decision` returns after `ack`. It differs from all delay levels.
+pub(super) const ACKNOWLEDGED: i32 = -2;
+
+fn check_delay_level(py: Python<'_>, delay_level: i32) -> PyResult<()> {
+    if (DEAD..=i32::from(DELAY_LEVEL_MAX)).contains(&delay_level) {
+        return Ok(());
+    }
+    let what = format!(
+        "must be between -1 and {DELAY_LEVEL_MAX}, got {delay_level}\nhint: pass 1 to {DELAY_LEVEL_MAX}, 0 for a longer delay each time, or -1 for a dead letter"
+    );
+    Err(Error::InvalidOption { option: "delay_level".into(), what }).or_raise(py)
+}
 
 impl StoredMessage {
     pub(super) const fn new(record: StoredRecord) -> Self {
@@ -47,6 +70,26 @@ impl StoredMessage {
 
     fn view(&self, py: Python<'_>) -> PyResult<RecordView<'_>> {
         self.record.view().or_raise(py)
+    }
+
+    /// Changes the state if `next` allows it. Otherwise raises why the message cannot be `done` (`"acknowledged"`, …).
+    fn decide(&self, py: Python<'_>, done: &str, next: impl Fn(i32) -> Option<i32>) -> PyResult<()> {
+        let Err(state) = self.asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) else { return Ok(()) };
+        let why = match state {
+            NOT_DELIVERED => {
+                "no consumer handed it out\nhint: only a consumer's message can be acknowledged or retried"
+            }
+            SETTLED => "it was already acknowledged\nhint: call this before the consumer's next poll or acknowledge",
+            ACKED => "it was already acknowledged\nhint: the first call of ack and nack counts",
+            GIVEN_BACK => {
+                "it was returned to its queue and will be delivered again\nhint: call this before the loop is left or the consumer is closed"
+            }
+            SENT_BACK => "it was already sent back\nhint: the first call of ack and nack counts",
+            _ if state >= NACKED + DEAD => "nack was called\nhint: the first call of ack and nack counts",
+            _ => "retry was called\nhint: call either ack, nack or retry",
+        };
+        Err(Error::InvalidMessage { what: format!("message {} cannot be {done}: {why}", self.message_id(py)?) })
+            .or_raise(py)
     }
 
     fn text(&self, py: Python<'_>, name: &str) -> PyResult<Option<&str>> {
@@ -66,6 +109,35 @@ impl StoredMessage {
         Ok(origin.flatten().unwrap_or(view.topic))
     }
 
+    /// Acknowledges this message alone, whatever happens to the others that the consumer handed out with it.
+    ///
+    /// Without it, the consumer acknowledges its messages when it is asked for the next ones. Any thread may call this,
+    /// and repeat it. It only marks the message: the consumer acknowledges it when it is used next, and at the latest
+    /// when it writes or reports its offsets, or is closed. Raises `InvalidMessageError` if the message does not come
+    /// from a consumer, or after `nack`, `retry`, or its return to its queue.
+    fn ack(&self, py: Python<'_>) -> PyResult<()> {
+        self.decide(py, "acknowledged", |state| match state {
+            UNACKNOWLEDGED => Some(ACKED),
+            ACKED | SETTLED => Some(state),
+            _ => None,
+        })
+    }
+
+    /// Has this message delivered again later, also if an exception follows.
+    ///
+    /// `delay_level` as for `retry`. Any thread may call this, and repeat it; the first call counts. It only marks the
+    /// message, as `ack` does. Raises `InvalidMessageError` if the message does not come from a consumer, or is
+    /// acknowledged or returned to its queue, `InvalidOptionError`.
+    #[pyo3(signature = (delay_level=0))]
+    fn nack(&self, py: Python<'_>, delay_level: i32) -> PyResult<()> {
+        check_delay_level(py, delay_level)?;
+        self.decide(py, "retried", |state| match state {
+            UNACKNOWLEDGED | DEAD..NACKED_LEAST => Some(NACKED + delay_level),
+            NACKED_LEAST.. | SENT_BACK => Some(state),
+            _ => None,
+        })
+    }
+
     /// Asks the consumer to deliver the message again later, instead of acknowledging it.
     ///
     /// `delay_level` 0: RocketMQ's delay, longer each time (10 s, 30 s, 1 min, …), the 17th time to the dead letters; 1
@@ -73,29 +145,43 @@ impl StoredMessage {
     /// `InvalidMessageError` if the message does not come from a consumer or is acknowledged, `InvalidOptionError`.
     #[pyo3(signature = (delay_level=0))]
     fn retry(&self, py: Python<'_>, delay_level: i32) -> PyResult<()> {
-        if !(DEAD..=i32::from(DELAY_LEVEL_MAX)).contains(&delay_level) {
-            let what = format!(
-                "must be between -1 and {DELAY_LEVEL_MAX}, got {delay_level}\nhint: pass 1 to {DELAY_LEVEL_MAX}, 0 for a longer delay each time, or -1 for a dead letter"
-            );
-            return Err(Error::InvalidOption { option: "delay_level".into(), what }).or_raise(py);
-        }
-        let ask = |state| (!matches!(state, NOT_DELIVERED | SETTLED)).then_some(delay_level);
-        let asked = self.asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, ask);
-        let why = match asked {
-            Ok(_) => return Ok(()),
-            Err(SETTLED) => {
-                "it was already acknowledged\nhint: call this before the consumer's next poll or acknowledge"
-            }
-            Err(_) => "no consumer handed it out\nhint: only a consumer's message can come again",
-        };
-        Err(Error::InvalidMessage { what: format!("message {} cannot be retried: {why}", self.message_id(py)?) })
-            .or_raise(py)
+        check_delay_level(py, delay_level)?;
+        self.decide(py, "retried", |state| match state {
+            UNACKNOWLEDGED | DEAD..NACKED_LEAST => Some(delay_level),
+            _ => None,
+        })
     }
 
-    /// Returns the delay level that `retry` asked for, or None; later calls of `retry` fail. For consumers.
+    /// What `ack` (`ACKNOWLEDGED`) or `nack` (its delay level) decided; None before, and after `settle`. For consumers.
+    #[getter]
+    fn decision(&self) -> Option<i32> {
+        match self.asked.load(Ordering::Relaxed) {
+            ACKED => Some(ACKNOWLEDGED),
+            nacked @ NACKED_LEAST.. => Some(nacked - NACKED),
+            _ => None,
+        }
+    }
+
+    /// Closes the message after its return to its queue. Returns False after `ack` or `nack`. For consumers.
+    fn give_back(&self) -> bool {
+        let give = |state| match state {
+            UNACKNOWLEDGED | DEAD..NACKED_LEAST => Some(GIVEN_BACK),
+            _ => None,
+        };
+        match self.asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, give) {
+            Ok(_) => true,
+            Err(state) => state != ACKED && state < NACKED_LEAST,
+        }
+    }
+
+    /// Closes the message. Returns the delay level that `retry` or `nack` asked for, or None. For consumers.
     fn settle(&self) -> Option<i32> {
-        let asked = self.asked.swap(SETTLED, Ordering::Relaxed);
-        (asked >= DEAD).then_some(asked)
+        let settled = |state| Some(if state >= DEAD || state == SENT_BACK { SENT_BACK } else { SETTLED });
+        match self.asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, settled) {
+            Ok(nacked @ NACKED_LEAST..) => Some(nacked - NACKED),
+            Ok(level @ DEAD..) => Some(level),
+            _ => None,
+        }
     }
 
     /// The queue's number in the topic.
