@@ -14,11 +14,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -510,76 +508,3 @@ def test_row_is_taken_over_only_if_nothing_of_its_owner_changes() -> None:
     assert found.look({1: [13], 2: [22]}, 20) == {1: {13}, 2: {22}}
     found.forget()
     assert found.look({1: [13], 2: [22]}, 21) == {}
-
-
-# Everything at once ---------------------------------------------------------------------------------------------------
-
-
-def _torture(kind: Kind, to: str, processes: int, transactions: int, kills: Callable[[], None] | None) -> None:
-    """Runs workers until enough is committed; kills and stops them, and lets others break the broker meanwhile."""
-    seed = random.randrange(1 << 20)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
-    numbers = iter(range(1, 1 << 20))
-    workers = [Worker(kind, to, next(numbers) * 1_000_000, 0, chance.randrange(1 << 30)) for _ in range(processes)]
-    resumed: list[threading.Timer] = []
-    try:
-        while len(kind.orders()) < transactions:
-            time.sleep(chance.random() * 0.5)
-            which = chance.randrange(processes)
-            event = chance.random()
-            if event < 0.3:
-                workers[which].kill()
-                workers[which] = Worker(kind, to, next(numbers) * 1_000_000, 0, chance.randrange(1 << 30))
-            elif event < 0.5:
-                os.kill(workers[which].pid, signal.SIGSTOP)
-                resumed.append(threading.Timer(chance.random() * 3, _resume, [workers[which]]))
-                resumed[-1].start()
-            elif event < 0.6 and kills is not None:
-                kills()
-    finally:
-        for timer in resumed:
-            timer.join()
-        for worker in workers:
-            worker.kill()
-
-
-def _resume(worker: Worker) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(worker.pid, signal.SIGCONT)
-
-
-def _settle(kind: Kind, broker: RemoteBroker) -> None:
-    producer = broker.producer("order-service", database=Database(kind.address))
-    eventually(lambda: producer.outbox_status().rows == 0, seconds=300)
-    must_be_the_same(kind, broker)
-
-
-_SIZES = [
-    pytest.param(3, 200, id="small"),
-    pytest.param(8, 10_000, marks=pytest.mark.torture, id="large"),
-]
-
-
-@pytest.mark.kill
-@pytest.mark.parametrize(("processes", "transactions"), _SIZES)
-@pytest.mark.usefixtures("quickly")
-def test_each_committed_row_is_in_the_log_of_a_server_once(
-    kind: Kind, served: Served, processes: int, transactions: int
-) -> None:
-    def kill() -> None:
-        served.kill()
-        served.start()
-
-    _torture(kind, served.address, processes, transactions, kill)
-    with txstore.connect(served.address) as broker:
-        _settle(kind, broker)
-
-
-@pytest.mark.kill
-@pytest.mark.parametrize(("processes", "transactions"), _SIZES)
-@pytest.mark.usefixtures("quickly")
-def test_each_committed_row_is_in_a_shared_log_once(kind: Kind, store: Path, processes: int, transactions: int) -> None:
-    _torture(kind, str(store), processes, transactions, None)
-    with txstore.open(store, shared=True, **SMALL) as broker:
-        _settle(kind, broker)

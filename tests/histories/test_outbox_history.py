@@ -1,0 +1,65 @@
+"""Guards messages within the user's own transactions for a log in another process, while everything fails.
+
+Processes send from one database, on SQLite and on a real PostgreSQL. They, the broker and the forwarder are killed;
+processes are stopped until their rows are taken over, and continue. Each committed order has one message in the log,
+no other is there, and each message group has the order of its commits.
+
+TXSTORE_OUTBOX_SECONDS for each run, with TXSTORE_OUTBOX_PROCESSES; TXSTORE_OUTBOX_SEED repeats one.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.database.conftest import Kind, make_kind
+from tests.database.server import Postgres, running_postgres
+from tests.histories.outbox import Log, run_outbox_history, wrong
+
+SECONDS = float(os.environ.get("TXSTORE_OUTBOX_SECONDS", "5"))
+PROCESSES = int(os.environ.get("TXSTORE_OUTBOX_PROCESSES", "8"))
+SEED = int(os.environ.get("TXSTORE_OUTBOX_SEED", random.randrange(1 << 30)))
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    with running_postgres() as server:
+        if server is None:
+            pytest.skip("PostgreSQL is not installed here: apt-get install postgresql")
+        yield server
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("log", ["server", "shared"])
+@pytest.mark.parametrize("name", ["sqlite3", "psycopg"])
+def test_each_committed_row_is_in_the_log_once(
+    name: str, log: Log, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    kind: Kind = make_kind(name, tmp_path, request)
+    report = run_outbox_history(tmp_path, kind, log, SEED, SECONDS, PROCESSES)
+    print(f"{name}, {log}: {report}")
+    assert report.anomalies == []
+    assert report.statistics["committed"] > report.statistics["taken over"] > 0, "otherwise nothing was tried"
+    shutil.rmtree(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("sent", "kinds"),
+    [
+        ([7, 1, 14, 1_000_007, 28], []),
+        ([7, 14, 1_000_007, 28], ["lost"]),
+        ([7, 1, 14, 1_000_007, 28, 1], ["duplicate"]),
+        ([7, 1, 14, 1_000_007, 28, 2], ["phantom"]),
+        ([28, 1, 14, 1_000_007, 7], ["order"]),
+    ],
+)
+def test_false_log_is_detected(sent: list[int], kinds: list[str]) -> None:
+    """Orders 7 and 28 have one message group."""
+    for in_commit_order in (True, False):
+        found = wrong([7, 1, 14, 1_000_007, 28], sent, in_commit_order=in_commit_order)
+        assert [anomaly.kind for anomaly in found] == kinds
