@@ -65,6 +65,14 @@ enum End {
     Dropped,
 }
 
+/// What a socket still had after it was read.
+enum Left {
+    Nothing,
+    Perhaps,
+    /// The client has disconnected.
+    Closed,
+}
+
 impl Connection {
     pub(super) fn new(service: Arc<Service>, session: Arc<Session>, stream: Stream) -> Self {
         stream.set_no_delay();
@@ -114,10 +122,11 @@ impl Connection {
                         tokio::time::sleep(FULL_PAUSE).await;
                     }
                     Ok(ready) if ready.is_readable() && !stops => match self.read() {
-                        // A socket that is never empty would keep its thread: waiting for readiness gives no turn to
-                        // others.
-                        Ok(true) => tokio::task::yield_now().await,
-                        Ok(false) => return End::Quiet,
+                        // Waiting for readiness gives no turn to others, and a socket that is never empty would keep its
+                        // thread. One that was empty waits below; a turn would only wake another thread for nothing.
+                        Ok(Left::Nothing) => tokio::task::consume_budget().await,
+                        Ok(Left::Perhaps) => tokio::task::yield_now().await,
+                        Ok(Left::Closed) => return End::Quiet,
                         Err(end) => return end,
                     },
                     Ok(_) => {}
@@ -137,13 +146,13 @@ impl Connection {
         }
     }
 
-    /// Reads what has arrived. Returns false if the client has disconnected.
-    fn read(&mut self) -> Result<bool, End> {
+    /// Reads what has arrived.
+    fn read(&mut self) -> Result<Left, End> {
         let mut taken = 0;
         BUFFER.with_borrow_mut(|buffer| {
             for _ in 0..READS_MAX {
                 match self.stream.try_read(buffer) {
-                    Ok(0) => return Ok(false),
+                    Ok(0) => return Ok(Left::Closed),
                     Ok(length) => {
                         self.deadlines.heard();
                         self.reader.feed(buffer.get(..length).unwrap_or_default());
@@ -153,17 +162,17 @@ impl Connection {
                             return Err(End::Dropped);
                         }
                         if taken >= COMMANDS_MAX || self.session.outbox.is_full() {
-                            return Ok(true);
+                            return Ok(Left::Perhaps);
                         }
                     }
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Left::Nothing),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     // With TLS: bytes that do not come from the holder of the key.
                     Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(self.malformed(&error)),
-                    Err(_) => return Ok(false),
+                    Err(_) => return Ok(Left::Closed),
                 }
             }
-            Ok(true)
+            Ok(Left::Perhaps)
         })
     }
 
