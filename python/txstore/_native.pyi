@@ -619,12 +619,38 @@ class TopicEnds:
         """The sum of these times over all commits."""
 
 @final
+class HandClock:
+    """A clock that only its owner moves. Thread-safe."""
+
+    def __new__(cls, time_ms: int) -> HandClock: ...
+    def time_ms(self) -> int:
+        """Returns the wall clock: milliseconds since the epoch."""
+    def monotonic_ms(self) -> int:
+        """Returns the milliseconds by which it was advanced."""
+    def advance(self, milliseconds: int) -> None:
+        """Advances the wall clock and the monotonic clock."""
+    def jump(self, milliseconds: int) -> None:
+        """Moves the wall clock alone, forward or back."""
+
+@final
+class MemoryStorage:
+    """The files of a store, in memory: `Store.open` takes it as a path. No thread flushes such a store."""
+
+    def __new__(cls, clock: HandClock) -> MemoryStorage: ...
+    def crash(self, *, power_loss: bool, seed: int | None = None) -> MemoryStorage:
+        """Makes every later write here fail, and returns what survived.
+
+        That is all that was written; or with `power_loss` what was synced, and with a `seed` some of the rest by
+        chance.
+        """
+
+@final
 class Store:
     """An open store directory. Thread-safe; cannot be used across a fork."""
 
     @staticmethod
     def open(
-        path: str,
+        path: str | MemoryStorage,
         *,
         read_only: bool = False,
         flush_disk_type: str = "ASYNC_FLUSH",
@@ -690,6 +716,8 @@ class Store:
         """The physical offset up to which the log is durable."""
     def flush(self) -> None:
         """Makes all messages appended so far durable."""
+    def flush_round(self) -> None:
+        """Does once what the thread of a store on disk does at every `flush_interval_commit_log_ms`."""
     def check_room(self) -> None:
         """Checks whether a large message could be stored now. Raises StorePoisonedError, DiskFullError if not."""
 

@@ -8,13 +8,13 @@ Not here: sharing a store among processes (`txstore.shared`).
 import os
 from typing import Unpack
 
-from txstore._native import Store
+from txstore._native import MemoryStorage, Store
 from txstore.broker.broker import EmbeddedBroker
 from txstore.broker.retention import check_store_bytes_max
 from txstore.config import BrokerConfig, BrokerOptions, FlushDiskType, milliseconds
 from txstore.errors import InvalidOptionError
 
-__all__ = ["open"]
+__all__ = ["open", "open_store"]
 
 
 def open(
@@ -38,8 +38,19 @@ def open(
         raise InvalidOptionError("path must be a str or an os.PathLike of str", option="path")
     if "\0" in directory or not directory:
         raise InvalidOptionError(f"path {directory!r} is not a valid path of a directory", option="path")
-    store = Store.open(
-        directory,
+    store = open_store(directory, settings, read_only=read_only)
+    try:
+        check_store_bytes_max(settings, store)
+        return EmbeddedBroker(store, settings)
+    except BaseException:
+        store.close()
+        raise
+
+
+def open_store(where: str | MemoryStorage, settings: BrokerConfig, *, read_only: bool = False) -> Store:
+    """Opens the engine's store in a directory or in memory. Raises the errors of `open`."""
+    return Store.open(
+        where,
         read_only=read_only,
         flush_disk_type=FlushDiskType(settings.flush_disk_type).value,
         transaction_flush_disk_type=FlushDiskType(settings.transaction_flush_disk_type).value,
@@ -57,9 +68,3 @@ def open(
         broker_host=settings.broker_host,
         broker_port=settings.broker_port,
     )
-    try:
-        check_store_bytes_max(settings, store)
-        return EmbeddedBroker(store, settings)
-    except BaseException:
-        store.close()
-        raise

@@ -5,6 +5,7 @@
 //! Always: an age is a difference of monotonic readings, so a jump of the wall clock has no effect on it.
 
 use std::fmt::Debug;
+#[cfg(any(test, feature = "memory"))]
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::base::units::TimestampMs;
@@ -35,12 +36,14 @@ impl Clock for SystemClock {
 }
 
 /// A clock that a test sets.
+#[cfg(any(test, feature = "memory"))]
 #[derive(Debug, Default)]
 pub struct ManualClock {
     wall_ms: AtomicI64,
     monotonic_ms: AtomicI64,
 }
 
+#[cfg(any(test, feature = "memory"))]
 impl ManualClock {
     /// Creates a clock whose wall time is `wall`.
     pub const fn at(wall: TimestampMs) -> Self {
@@ -59,6 +62,7 @@ impl ManualClock {
     }
 }
 
+#[cfg(any(test, feature = "memory"))]
 impl Clock for ManualClock {
     fn wall(&self) -> TimestampMs {
         TimestampMs(self.wall_ms.load(Ordering::SeqCst))

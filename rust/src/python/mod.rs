@@ -16,6 +16,8 @@ mod error;
 #[cfg(feature = "server")]
 mod event;
 mod loop_store;
+#[cfg(feature = "memory")]
+mod memory;
 mod message;
 mod names;
 mod outbox;
@@ -51,6 +53,9 @@ mod _native {
     };
     #[pymodule_export]
     use super::loop_store::LoopStore;
+    #[cfg(feature = "memory")]
+    #[pymodule_export]
+    use super::memory::{HandClock, MemoryStorage};
     #[pymodule_export]
     use super::message::{Message, SendResult};
     #[pymodule_export]

@@ -25,6 +25,21 @@ use crate::store::{Copy, Decider, End, EndKind, NewHalfMessage, NewMessage, Once
 use crate::transaction::HalfCopy;
 use crate::transaction::scan::{Waiting, group_by_facts};
 
+/// Where a store is.
+#[derive(FromPyObject)]
+enum Location<'py> {
+    #[cfg(feature = "memory")]
+    Memory(Bound<'py, super::memory::MemoryStorage>),
+    Directory(PathBuf),
+}
+
+impl Location<'_> {
+    /// Returns whether a thread flushes the store. One in memory is flushed by its owner, so that tests control it.
+    const fn has_background(&self) -> bool {
+        matches!(self, Self::Directory(_))
+    }
+}
+
 /// One open store directory.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct Store {
@@ -45,7 +60,7 @@ impl Store {
     #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools)] // Each is a keyword of the Python call.
     fn open(
         py: Python<'_>,
-        path: PathBuf,
+        path: Location<'_>,
         read_only: bool,
         flush_disk_type: &str,
         transaction_flush_disk_type: &str,
@@ -85,9 +100,13 @@ impl Store {
             reject_late_end,
             pending_transactions_max: number(pending_transactions_max, "pending_transactions_max").or_raise(py)?,
             store_host: host,
-            background: true,
+            background: path.has_background(),
         };
-        let store = detached(py, || crate::store::Store::open(&path, options))?;
+        let store = match path {
+            Location::Directory(path) => detached(py, || crate::store::Store::open(&path, options)),
+            #[cfg(feature = "memory")]
+            Location::Memory(memory) => memory.get().open(py, options),
+        }?;
         Ok(Self { store: std::sync::Arc::new(store), host })
     }
 
@@ -190,6 +209,10 @@ impl Store {
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         detached(py, || self.store.flush())
+    }
+
+    fn flush_round(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, || self.store.flush_round())
     }
 
     fn check_room(&self, py: Python<'_>) -> PyResult<()> {

@@ -24,7 +24,7 @@ use super::{DirEntry, File, Lock, OpenMode, Opener, ReadMap, SharedMap, Storage}
 use crate::base::clock::Clock;
 use crate::base::error::{Error, Result};
 use crate::base::sync::unmodelled::Mutex;
-use crate::base::units::{TimestampMs, to_usize};
+use crate::base::units::TimestampMs;
 pub use held::HeldSyncs;
 use held::SyncGate;
 use random::Random;
@@ -120,6 +120,8 @@ struct Shared {
     locks: Mutex<HashSet<(usize, u64)>>,
     /// How often a store was opened here, including before a crash.
     opens: AtomicU64,
+    /// The process id of the opener.
+    process: u32,
     /// Gives the modification time of files. Without a clock it is unknown.
     clock: Mutex<Option<Arc<dyn Clock>>>,
     gate: Arc<SyncGate>,
@@ -136,6 +138,23 @@ impl Memory {
     /// Creates storage without files and faults.
     pub fn new() -> Self {
         Self { root: PathBuf::from("/memory"), ..Self::default() }
+    }
+
+    /// Creates storage without files. Ids that stores make there differ from those of all others, while those of `new`
+    /// repeat.
+    pub fn with_own_ids() -> Self {
+        let mut random = [0; 8];
+        // Without random bits the ids repeat, which harms only tests that keep them.
+        let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+        let [process @ .., a, b, c, d] = random;
+        let opens = AtomicU64::new(u64::from(u32::from_ne_bytes([a, b, c, d])));
+        let shared = Shared { opens, process: u32::from_ne_bytes(process).max(1), ..Shared::default() };
+        Self { root: PathBuf::from("/memory"), shared: Arc::new(shared) }
+    }
+
+    /// Makes every later call fail without an effect, as for a process that was killed.
+    pub fn stop(&self) {
+        self.fail_at(0, FaultKind::Stop, true);
     }
 
     /// Returns a copy of the files after a crash at this moment, without locks and faults.
@@ -167,7 +186,8 @@ impl Memory {
     fn over(&self, tree: Tree) -> Self {
         let opens = AtomicU64::new(self.shared.opens.load(Ordering::SeqCst));
         let clock = Mutex::new(self.shared.clock.lock().clone());
-        let shared = Shared { tree: Mutex::new(tree), opens, clock, ..Shared::default() };
+        let process = self.shared.process;
+        let shared = Shared { tree: Mutex::new(tree), opens, process, clock, ..Shared::default() };
         Self { root: self.root.clone(), shared: Arc::new(shared) }
     }
 
@@ -338,8 +358,10 @@ impl Storage for Memory {
 
     fn opener(&self) -> Opener {
         let opens = self.shared.opens.fetch_add(1, Ordering::SeqCst);
-        // The number is not random, so that a repeated simulation writes the same bytes.
-        Opener { process: 1, opens, random: Some(0x0074_7873_746F_7265 << 64 | u128::from(opens)) }
+        // The number follows from the process id, so that a repeated simulation writes the same bytes.
+        let process = self.shared.process.max(1);
+        let random = 0x0074_7873_746F_7265 << 64 | u128::from(process - 1) << 96 | u128::from(opens);
+        Opener { process, opens, random: Some(random) }
     }
 
     fn open(&self, path: &str, mode: OpenMode) -> Result<Box<dyn File>> {
@@ -556,9 +578,8 @@ impl File for MemoryFile {
 
     fn is_blank(&self, range: Range<u64>) -> Result<bool> {
         let end = range.end.min(self.len()?);
-        let mut bytes = vec![0; to_usize(end.saturating_sub(range.start))];
-        self.read_at(&mut bytes, range.start)?;
-        Ok(bytes.iter().all(|byte| *byte == 0))
+        self.reads("read")?;
+        Ok(self.inode.lock().is_blank(range.start..end))
     }
 
     fn read_at(&self, buf: &mut [u8], position: u64) -> Result<()> {

@@ -52,6 +52,12 @@ impl Content {
         self.now.read(at, buf);
     }
 
+    /// Returns whether a range is zeros.
+    pub(super) fn is_blank(&mut self, range: Range<u64>) -> bool {
+        self.take_over();
+        self.now.is_blank(range)
+    }
+
     pub(super) fn write(&mut self, at: u64, bytes: &[u8], now: Option<TimestampMs>) {
         if bytes.is_empty() {
             return;

@@ -34,6 +34,15 @@ impl Sparse {
         }
     }
 
+    /// Returns whether a range is zeros. Reads only the pages that are stored.
+    pub(super) fn is_blank(&self, range: Range<u64>) -> bool {
+        self.pages_in(&range).into_iter().all(|page| {
+            let piece = range.start.max(page * PAGE_BYTES)..range.end.min((page + 1).saturating_mul(PAGE_BYTES));
+            let bytes = self.pages.get(&page).and_then(|bytes| bytes.get(in_page(&piece)));
+            bytes.is_none_or(|bytes| bytes.iter().all(|byte| *byte == 0))
+        })
+    }
+
     pub(super) fn write(&mut self, at: u64, bytes: &[u8]) {
         self.put(at, bytes);
         self.len = self.len.max(at.saturating_add(wide(bytes.len())));
