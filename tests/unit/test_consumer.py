@@ -191,7 +191,7 @@ def test_messages_that_retention_removed_are_reported_not_waited_for(
 
 
 def test_D1_messages_taken_before_a_queue_failed_are_not_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = FakeBroker(queues=2)
+    broker = FakeBroker(default_topic_queue_nums=2)
     for queue_id in (0, 0, 1):
         broker.producer("p").send(Message("t", b"x"), queue_id=queue_id)
     read, fails = broker.pull, [True]

@@ -72,7 +72,7 @@ class Consumers(RuleBasedStateMachine):
 
     def opened(self) -> Any:
         if not self.with_store:
-            return FakeBroker(queues=QUEUES)
+            return FakeBroker(default_topic_queue_nums=QUEUES)
         return txstore.open(self.folder / str(self.crashes), **SMALL)
 
     # Actions

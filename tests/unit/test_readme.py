@@ -33,6 +33,10 @@ def test_page_can_be_followed_word_by_word(name: str, tmp_path: Path) -> None:
     assert follow(ROOT / "docs" / f"{name}.md", tmp_path) == ""
 
 
+def test_page_on_testing_runs_as_shown(tmp_path: Path) -> None:
+    assert follow(ROOT / "docs/testing_your_service.md", tmp_path) == "[b'17']\n"
+
+
 def test_migration_from_an_outbox_announces_each_row_once(tmp_path: Path) -> None:
     page = ROOT / "docs/from_outbox.md"
     (said,) = (text for language, text in blocks(page) if language == "")

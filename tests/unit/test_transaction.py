@@ -22,7 +22,6 @@ from txstore import (
     TransactionState,
     WrongGroupError,
 )
-from txstore.testing import FakeBroker
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
 SHORT: dict[str, Any] = {"transaction_timeout": 0.02, "transaction_check_interval": 0.05}
@@ -207,31 +206,6 @@ def test_T6_another_end_is_an_error_and_writes_nothing(broker: EmbeddedBroker, s
     with pytest.raises(AlreadyEndedError):
         broker.discard(sent.transaction_id)
     assert broker.stat().max_physical_offset == end
-
-
-@pytest.mark.parametrize("first", [COMMIT, ROLLBACK, None])
-def test_T6_fake_broker_treats_a_repeated_end_alike(
-    broker: EmbeddedBroker, first: LocalTransactionState | None
-) -> None:
-    """None is a discard."""
-
-    def end(kind: EmbeddedBroker | FakeBroker, name: str, wanted: LocalTransactionState | None) -> tuple[str, object]:
-        try:
-            done = kind.discard(name) if wanted is None else kind.end_transaction(name, wanted)
-        except AlreadyEndedError as error:
-            return str(error).partition(" has ")[2], error.outcome
-        return done.outcome, done.already
-
-    def again(kind: EmbeddedBroker | FakeBroker, wanted: LocalTransactionState | None) -> tuple[str, object]:
-        with kind.transaction_producer("g", check_listener=lambda message: UNKNOWN) as producer:
-            sent = producer.send_in_transaction(Message("t", b"x"), executer=lambda message, arg: UNKNOWN)
-        assert end(kind, sent.transaction_id, first)[1] is False
-        return end(kind, sent.transaction_id, wanted)
-
-    with FakeBroker() as fake:
-        assert [again(fake, wanted) for wanted in (COMMIT, ROLLBACK, None)] == [
-            again(broker, wanted) for wanted in (COMMIT, ROLLBACK, None)
-        ]
 
 
 def test_T6_unknown_transaction_wrong_group_and_unknown_end_are_errors(broker: EmbeddedBroker, scripted: Any) -> None:

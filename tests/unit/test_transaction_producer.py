@@ -30,7 +30,7 @@ class Recording(FakeBroker):
     """A broker that records which local transactions have ended and which producers register; `broken` fails both."""
 
     def __init__(self) -> None:
-        super().__init__(queues=4)
+        super().__init__()
         self.ended: list[str] = []
         self.registered: list[object] = []
         self.broken = False
@@ -87,7 +87,7 @@ def by_call(producer: TransactionProducer, arg: Any = None, **how: Any) -> None:
 
 @pytest.mark.parametrize("send", [by_block, by_call])
 def test_committed_message_is_in_the_queue_that_its_sender_chose(send: Callable[..., None]) -> None:
-    fake = FakeBroker(queues=4)
+    fake = FakeBroker(default_topic_queue_nums=4)
     producer = fake.transaction_producer("g")
     for _ in range(2):  # The first time the producer asks the broker for the queues.
         send(producer, queue_id=3)
@@ -101,7 +101,7 @@ def test_committed_message_is_in_the_queue_that_its_sender_chose(send: Callable[
 
 @pytest.mark.parametrize("send", [by_block, by_call])
 def test_queue_that_does_not_exist_stores_no_half_message(send: Callable[..., None]) -> None:
-    fake = FakeBroker(queues=2)
+    fake = FakeBroker(default_topic_queue_nums=2)
     producer = fake.transaction_producer("g")
     for _ in range(2):
         with pytest.raises(
@@ -151,7 +151,7 @@ def test_closed_producer_hands_its_running_transactions_to_others() -> None:
     for send in (by_block, by_call):
         with pytest.raises(StoreClosedError, match=r"^the producer of group g is closed$"):
             send(producer)
-    assert fake.pending() == names
+    assert [one.transaction_id for one in fake.transactions()] == names
 
 
 def test_close_ends_where_the_store_is_broken() -> None:

@@ -123,8 +123,13 @@ class EmbeddedBroker(ConsumerGroups):
         monotonic: Callable[[], float] = time.monotonic,
         time_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         keep_house: bool = True,
+        housekeeping: Housekeeping | None = None,
+        pool: Pool | None = None,
     ) -> None:
-        """`keep_house` tells whether background jobs run: checks, delayed delivery, retention, offsets, snapshots."""
+        """`keep_house` tells whether background jobs run: checks, delayed delivery, retention, offsets, snapshots.
+
+        `housekeeping` runs them, and `pool` asks listeners; by default in threads of their own.
+        """
         self._store = store
         self._config = config
         self._lock = threading.RLock()
@@ -134,7 +139,7 @@ class EmbeddedBroker(ConsumerGroups):
         self._producers = Producers()
         self._topic_watchers: tuple[Callable[[Sequence[str]], None], ...] = ()
         keeps_house = keep_house and not store.read_only
-        housekeeping = Housekeeping(monotonic)
+        housekeeping = Housekeeping(monotonic) if housekeeping is None else housekeeping
         write_later = functools.partial(housekeeping.wake, "topics") if keeps_house else None
         self._topics = Topics(
             store,
@@ -153,7 +158,7 @@ class EmbeddedBroker(ConsumerGroups):
         self._queries = Queries(store, self.topics)
         self._history = CheckHistory()
         time_limit = milliseconds(config.transaction_check_time_limit) / 1000
-        pool = Pool(config.check_threads, time_limit, monotonic)
+        pool = Pool(config.check_threads, time_limit, monotonic) if pool is None else pool
         self._rounds = CheckRounds(store, self._producers, pool, CheckRules.of(config), self._history, time_ms)
         outlook = None if store.read_only else _outlook_of(self._rounds.planner)
         self._transactions = Transactions(store, self._history, outlook, self._owner_name)

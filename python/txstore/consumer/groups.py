@@ -1,4 +1,4 @@
-"""Groups: the consumers' part of a broker, shared by the embedded and the fake broker.
+"""Groups: the consumers' part of a broker, shared by all kinds of brokers.
 
 In:     groups, topics, members.
 Out:    consumers, and operations on a whole group: lag, resets, dead letters.
