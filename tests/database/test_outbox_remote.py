@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ import pytest
 import txstore
 from tests.database.conftest import SMALL, Kind, make_kind
 from tests.database.outbox_worker import connected, work
-from tests.ports import free_port
+from tests.database.served import TXSTORE, Served
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, Message, RemoteBroker, Server, ServerConfig, errors
 from txstore.client import outbox_log
@@ -34,9 +33,7 @@ from txstore.database.outbox import Forwarder
 from txstore.database.outbox.unattended import Unattended
 
 ROOT = Path(__file__).resolve().parents[2]
-_TXSTORE = [sys.executable, "-c", "import sys; from txstore.cli.main import main; sys.exit(main())"]
 _SERVER = ServerConfig("127.0.0.1:0", name_server=None)
-_SETTINGS = [f"--set={name}={value}" for name, value in SMALL.items()]
 
 
 @pytest.fixture(params=["sqlite3", "psycopg"])
@@ -47,46 +44,6 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
     found.close()
     if found.address.startswith("postgresql"):
         request.getfixturevalue("postgres").give_back(found.address)
-
-
-class Served:
-    """`txstore serve`, which a test stops, kills and starts again at the same address."""
-
-    def __init__(self, store: Path) -> None:
-        self._store = store
-        self.address = f"127.0.0.1:{free_port()}"
-        self._process: subprocess.Popen[str] | None = None
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    def start(self) -> None:
-        command = [*_TXSTORE, "serve", str(self._store), "--listen", self.address, "--name-server", "none", *_SETTINGS]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        assert self._process.stdout is not None
-        assert self.address in self._process.stdout.readline()
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        with paused(self.pid):
-            yield
-
-
-@contextmanager
-def paused(pid: int) -> Iterator[None]:
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 @pytest.fixture
@@ -420,7 +377,7 @@ def test_forked_process_forwards_what_it_commits(kind: Kind, store: Path) -> Non
         must_be_the_same(kind, broker)
 
 
-_FORWARD = [*_TXSTORE, "forward"]
+_FORWARD = [*TXSTORE, "forward"]
 
 
 def left_by_a_killed_process(kind: Kind, served: Served) -> None:

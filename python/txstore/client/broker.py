@@ -57,12 +57,12 @@ from txstore.message import (
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
 from txstore.producer.outbox import OutboxDatabase, Outboxes
 
-__all__ = ["EMBEDDED_ONLY", "RemoteBroker", "Session"]
+__all__ = ["EMBEDDED_ONLY", "MESSAGE_SIZE_MAX", "RemoteBroker", "Session"]
 
 _log = logging.getLogger("txstore.remoting")
 _STOP_SECONDS = 30.0
 _OUTBOX_STOP_SECONDS = 10.0
-_MESSAGE_SIZE_MAX = 4 << 20  # RocketMQ's maxMessageSize, of clients and brokers.
+MESSAGE_SIZE_MAX = 4 << 20  # RocketMQ's maxMessageSize, of clients and brokers.
 _ProducerT = TypeVar("_ProducerT")
 T = TypeVar("T")
 
@@ -131,7 +131,7 @@ class RemoteBroker(BlockingAdministration):
     def __init__(self, session: Session, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
         """Uses an open session. `stop` is called at the end to stop the loop's thread, if this broker owns it."""
         self._closed = False
-        self._outboxes = Outboxes(lambda: RemoteLog(self._run_with_session), self.write_queues)
+        self._outboxes = Outboxes(lambda: RemoteLog(self._run_with_session), self.write_queues, is_remote=True)
         self._use(session, loop, stop)
 
     def _use(self, session: Session, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
@@ -243,7 +243,7 @@ class RemoteBroker(BlockingAdministration):
         producer = Producer(self, group)
         if database is None:
             return producer
-        return database.outbox_producer(producer, self._outboxes, _MESSAGE_SIZE_MAX)
+        return database.outbox_producer(producer, self._outboxes, MESSAGE_SIZE_MAX)
 
     @property
     def outboxes(self) -> Outboxes:

@@ -219,7 +219,9 @@ class Database:
         self, producer: Producer, at_once: AsyncProducer, outboxes: Outboxes, max_message_size: int
     ) -> AsyncOutboxProducer:
         """Returns the producer of the same call in `txstore.aio`. Its first `send` may raise TableError."""
-        return AsyncOutboxProducer(producer, self._forwarder(outboxes), max_message_size, at_once)
+        open_forwarder = partial(self._forwarder, outboxes)
+        opened = None if outboxes.is_remote else open_forwarder()
+        return AsyncOutboxProducer(producer, self, opened, open_forwarder, max_message_size, at_once)
 
     def _forwarder(self, outboxes: Outboxes) -> Forwarder:
         forwarder = outboxes.forwarder(self, partial(Forwarder, self))

@@ -93,7 +93,11 @@ AsyncProducerT_co = TypeVar("AsyncProducerT_co", covariant=True)
 class Outboxes:
     """A broker's forwarders, one for each database. Thread-safe."""
 
-    def __init__(self, log: Callable[[], OutboxLog], write_queues: Callable[[str], Sequence[int]]) -> None:
+    def __init__(
+        self, log: Callable[[], OutboxLog], write_queues: Callable[[str], Sequence[int]], *, is_remote: bool
+    ) -> None:
+        """With `is_remote`, both calls wait for another process."""
+        self.is_remote = is_remote
         self._new_log = log
         self._write_queues = write_queues
         self._lock = threading.Lock()

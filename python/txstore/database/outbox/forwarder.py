@@ -62,7 +62,7 @@ from txstore.producer.outbox import OutboxLog
 if TYPE_CHECKING:
     from txstore.database.outbox.waiting import OutboxStatus
 
-__all__ = ["Forwarder"]
+__all__ = ["Forwarder", "RowDatabase"]
 
 _log = logging.getLogger("txstore.database.outbox")
 

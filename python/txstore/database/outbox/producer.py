@@ -14,10 +14,10 @@ from typing import Any, Protocol, Self, TypeAlias, overload
 
 from txstore._native import OutboxRow, is_system_topic
 from txstore.database.outbox.durability import warn_unless_durable
-from txstore.database.outbox.forwarder import Forwarder
+from txstore.database.outbox.forwarder import Forwarder, RowDatabase
 from txstore.database.outbox.waiting import OutboxStatus
 from txstore.database.rows import TableError, table_is_missing
-from txstore.database.session import Handle, handle_of, named, run_now
+from txstore.database.session import Handle, handle_of, run_now
 from txstore.database.statements import INSERT_OUTBOX, INSERT_OUTBOX_GROUP
 from txstore.errors import InvalidMessageError, InvalidNameError, InvalidOptionError, StoreClosedError
 from txstore.message import Message, SentMessage
@@ -62,13 +62,13 @@ class _Rows:
     _asynchronous: bool
     _hint: str
 
-    def __init__(self, producer: Producer, forwarder: Forwarder, max_message_size: int) -> None:
+    def __init__(self, producer: Producer, database: RowDatabase, max_message_size: int) -> None:
         self._producer = producer
-        self._forwarder = forwarder
+        self._database = database
         self._max_message_size = max_message_size
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(group={self.group!r}, database={self._forwarder.database!r})"
+        return f"{type(self).__name__}(group={self.group!r}, database={self._database!r})"
 
     @property
     def group(self) -> str:
@@ -79,14 +79,6 @@ class _Rows:
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self._producer.closed
-
-    def outbox_status(self) -> OutboxStatus:
-        """Returns how many rows wait for this producer's log, of all processes, and how old the oldest is.
-
-        Counts rows on a connection of its own, so call it every few seconds at most. Raises TableError, and what the
-        driver raises.
-        """
-        return self._forwarder.status()
 
     def _check(self, message: Message) -> None:
         """Raises an error for a message that can never be sent, before anything is written."""
@@ -105,19 +97,18 @@ class _Rows:
     def _row_of(self, message: Message, queue_id: int | None, chosen: int | None) -> _NewRow:
         return OutboxRow.of(message, self.group, queue_id), chosen
 
-    async def _insert_all(self, session: object, rows: Sequence[_NewRow]) -> None:
+    async def _insert_all(self, forwarder: Forwarder, session: object, rows: Sequence[_NewRow]) -> None:
         handle = handle_of(session)
         if handle.asynchronous is not self._asynchronous:
             raise InvalidOptionError(f"{self._other_kind(session)}\nhint: {self._hint}", option="session")
         await handle.join()
-        if self._forwarder.checks_durability:
-            self._forwarder.checks_durability = False
-            await warn_unless_durable(handle, named(self._forwarder.database.source))
+        if forwarder.checks_durability:
+            forwarder.checks_durability = False
+            await warn_unless_durable(handle, forwarder.name)
         for row, queue_id in rows:
-            await self._insert(handle, row, queue_id)
+            await self._insert(forwarder, handle, row, queue_id)
 
-    async def _insert(self, handle: Handle, row: OutboxRow, queue_id: int | None) -> None:
-        forwarder = self._forwarder
+    async def _insert(self, forwarder: Forwarder, handle: Handle, row: OutboxRow, queue_id: int | None) -> None:
         identity, row_id, group_seq = forwarder.database.identity(), forwarder.new_id(), 0
         values = {"id": row_id, "destination": forwarder.destination, "message": row.data, "identity": identity}
         try:
@@ -158,6 +149,10 @@ class OutboxProducer(_Rows):
     _asynchronous = False
     _hint = "a blocking session, such as sqlalchemy.orm.Session; txstore.aio takes async ones"
 
+    def __init__(self, producer: Producer, forwarder: Forwarder, max_message_size: int) -> None:
+        super().__init__(producer, forwarder.database, max_message_size)
+        self._forwarder = forwarder
+
     @overload
     def send(self, message: Message, *, session: BlockingSession, queue_id: int | None = None) -> OutboxReceipt: ...
     @overload
@@ -174,8 +169,8 @@ class OutboxProducer(_Rows):
         if session is None:
             return self._producer.send(message, queue_id=queue_id)
         row = self._chosen(message, queue_id)
-        self._forwarder.database.identity()
-        run_now(self._insert_all(session, (row,)))
+        self._database.identity()
+        run_now(self._insert_all(self._forwarder, session, (row,)))
         return _receipt(row)
 
     @overload
@@ -193,14 +188,22 @@ class OutboxProducer(_Rows):
         if session is None:
             return self._producer.send_batch(messages, queue_id=queue_id)
         rows = [self._chosen(message, queue_id) for message in messages]
-        self._forwarder.database.identity()
-        run_now(self._insert_all(session, rows))
+        self._database.identity()
+        run_now(self._insert_all(self._forwarder, session, rows))
         return [_receipt(row) for row in rows]
 
     def _chosen(self, message: Message, queue_id: int | None) -> _NewRow:
         self._check(message)
         later = self._forwarder.chooses_later
         return self._row_of(message, queue_id, None if later else self._producer._choose(message, queue_id, None, None))
+
+    def outbox_status(self) -> OutboxStatus:
+        """Returns how many rows wait for this producer's log, of all processes, and how old the oldest is.
+
+        Counts rows on a connection of its own, so call it every few seconds at most. Raises TableError, and what the
+        driver raises.
+        """
+        return self._forwarder.status()
 
     def close(self) -> None:
         """Leaves the group. Rows that are committed are still forwarded. Idempotent."""
@@ -225,9 +228,23 @@ class AsyncOutboxProducer(_Rows):
     _asynchronous = True
     _hint = "an async session, such as sqlalchemy.ext.asyncio.AsyncSession; txstore.open takes blocking ones"
 
-    def __init__(self, producer: Producer, forwarder: Forwarder, max_message_size: int, at_once: AsyncProducer) -> None:
-        super().__init__(producer, forwarder, max_message_size)
+    def __init__(
+        self,
+        producer: Producer,
+        database: RowDatabase,
+        opened: Forwarder | None,
+        open_forwarder: Callable[[], Forwarder],
+        max_message_size: int,
+        at_once: AsyncProducer,
+    ) -> None:
+        """`opened` is None if `open_forwarder` waits for another process. It is then called in a thread."""
+        super().__init__(producer, database, max_message_size)
+        self._open_forwarder = open_forwarder
         self._at_once = at_once
+        self._opened = opened
+        self._opening: asyncio.Future[Forwarder] | None = None
+        if opened is None:
+            self._open()
 
     @overload
     async def send(self, message: Message, *, session: AsyncSession, queue_id: int | None = None) -> OutboxReceipt: ...
@@ -242,9 +259,9 @@ class AsyncOutboxProducer(_Rows):
         """
         if session is None:
             return await self._at_once.send(message, queue_id=queue_id)
-        row = await self._chosen(message, queue_id)
-        await self._identify()
-        await self._insert_all(session, (row,))
+        forwarder = await self._ready()
+        row = await self._chosen(forwarder, message, queue_id)
+        await self._insert_all(forwarder, session, (row,))
         return _receipt(row)
 
     @overload
@@ -261,10 +278,14 @@ class AsyncOutboxProducer(_Rows):
         """Sends several messages as `send` does."""
         if session is None:
             return await self._at_once.send_batch(messages, queue_id=queue_id)
-        rows = [await self._chosen(message, queue_id) for message in messages]
-        await self._identify()
-        await self._insert_all(session, rows)
+        forwarder = await self._ready()
+        rows = [await self._chosen(forwarder, message, queue_id) for message in messages]
+        await self._insert_all(forwarder, session, rows)
         return [_receipt(row) for row in rows]
+
+    async def outbox_status(self) -> OutboxStatus:
+        """Returns what `OutboxProducer.outbox_status` returns. Counts in a thread."""
+        return await asyncio.to_thread((await self._ready()).status)
 
     async def close(self) -> None:
         """Leaves the group. Rows that are committed are still forwarded. Idempotent."""
@@ -278,15 +299,29 @@ class AsyncOutboxProducer(_Rows):
     ) -> None:
         await self.close()
 
-    async def _chosen(self, message: Message, queue_id: int | None) -> _NewRow:
+    async def _chosen(self, forwarder: Forwarder, message: Message, queue_id: int | None) -> _NewRow:
         self._check(message)
-        later = self._forwarder.chooses_later
+        later = forwarder.chooses_later
         return self._row_of(message, queue_id, None if later else await self._at_once.choose(message, queue_id))
 
-    async def _identify(self) -> None:
-        """Reads the database's name in a thread if it is not known, because another connection must be opened."""
-        if not self._forwarder.database.is_identified:
-            await asyncio.to_thread(self._forwarder.database.identity)
+    async def _ready(self) -> Forwarder:
+        """Returns the forwarder when it has begun, and the database's name is known. Waits for both in a thread."""
+        if self._opened is None:
+            opening = self._opening or self._open()
+            try:
+                self._opened = await asyncio.shield(opening)
+            finally:
+                if opening.done():
+                    self._opening = None
+        if not self._database.is_identified:
+            await asyncio.to_thread(self._database.identity)
+        return self._opened
+
+    def _open(self) -> asyncio.Future[Forwarder]:
+        """Begins to forward what other processes left. The next `send` raises what went wrong, or tries again."""
+        self._opening = asyncio.get_running_loop().run_in_executor(None, self._open_forwarder)
+        self._opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return self._opening
 
 
 def _receipt(row: _NewRow) -> OutboxReceipt:
