@@ -160,6 +160,34 @@ def test_forwarder_warns_of_messages_that_wait_for_long(
         eventually(lambda: producer.outbox_status().rows == 0)
 
 
+def test_many_rows_are_deleted_while_they_are_sent(kind: Kind, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise another process would take them over, because their owner seems to make no progress."""
+    for name, value in [
+        ("_ROWS", 20),
+        ("_DELETE_SECONDS", 0.0),
+        ("_DELETE_SOON_SECONDS", 0.0),
+        ("_QUIET_SECONDS", 0.0),
+    ]:
+        monkeypatch.setattr(f"txstore.database.outbox.forwarder.{name}", value)
+    left: list[int] = []
+    append_many = outbox_log.RemoteLog.append_many
+
+    def counted(self: outbox_log.RemoteLog, *arguments: Any, **options: Any) -> Any:
+        left.append(waiting(kind))
+        return append_many(self, *arguments, **options)
+
+    with txstore.connect(served.address) as broker:
+        producer = broker.producer("order-service", database=Database(kind.address))
+        session = connected(kind.address)
+        producer.send_batch([Message("orders", b"%d" % number) for number in range(400)], session=session)
+        monkeypatch.setattr(outbox_log.RemoteLog, "append_many", counted)
+        session.commit()
+        session.close()
+        eventually(lambda: waiting(kind) == 0)
+        assert sorted(bodies(broker)) == list(range(400))
+    assert left[:20] == list(range(400, 0, -20))
+
+
 def test_messages_of_a_group_stay_in_commit_order(kind: Kind, served: Served) -> None:
     with txstore.connect(served.address, send_msg_timeout=0.5, reconnect_back_off_max=0.1) as broker:
         producer = broker.producer("order-service", database=Database(kind.address))

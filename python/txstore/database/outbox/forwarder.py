@@ -313,9 +313,7 @@ class Forwarder:
             self.failure = self._away
             if is_last:
                 self._log.make_durable()
-            if is_last or self._deletes_now(start):
-                self._next_delete = start + (_DELETE_SOON_SECONDS if self._is_sqlite else _DELETE_SECONDS)
-                await self._delete_finished(handle)
+            await self._delete_if_due(handle, is_last=is_last)
             if is_last:
                 return
             if self._away is not None:
@@ -329,12 +327,6 @@ class Forwarder:
             least = (time.monotonic() - start) / _LOOKING_SHARE
             pause = min(max(_POLL_SECONDS[0], least if forwarded else 2 * pause), _POLL_SECONDS[1])
             self._wait(pause)
-
-    def _deletes_now(self, now: float) -> bool:
-        """Returns whether it is time to delete. A transaction on SQLite that has read fails if another one writes."""
-        if not self._deletes_itself or now < self._next_delete:
-            return False
-        return not self._is_sqlite or now - self._last_insert >= _QUIET_SECONDS
 
     def _start(self) -> float:
         self._away = None
@@ -379,6 +371,8 @@ class Forwarder:
             forwarded += sum(fate is not _Fate.FAILED for fate in fates.values())
             if len(ids) < _ROWS or self._away is not None:
                 return forwarded
+            # Not only after the last row, because other processes take over the rows of one that deletes none.
+            await self._delete_if_due(handle, is_last=False)
             first = ids[-1] + 1
 
     async def _first_new(self, handle: Handle, *, everything: bool) -> int | None:
@@ -571,6 +565,14 @@ class Forwarder:
                 self._deleting[row_id] = now
                 finished.append(row_id)
         return finished
+
+    async def _delete_if_due(self, handle: Handle, *, is_last: bool) -> None:
+        """Deletes finished rows if it is time. A transaction on SQLite that has read fails if another one writes."""
+        now = time.monotonic()
+        is_due = self._deletes_itself and now >= self._next_delete
+        if is_last or (is_due and (not self._is_sqlite or now - self._last_insert >= _QUIET_SECONDS)):
+            self._next_delete = now + (_DELETE_SOON_SECONDS if self._is_sqlite else _DELETE_SECONDS)
+            await self._delete_finished(handle)
 
     async def _delete_finished(self, handle: Handle) -> None:
         while finished := self._finished(_ROWS):
