@@ -477,9 +477,10 @@ def test_closing_that_is_cancelled_closes(tmp_path: Path) -> None:
 
 def test_opening_that_is_cancelled_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, opened = Gate(), list[txstore.EmbeddedBroker]()
+    opens = txstore.open
 
     def slow(*arguments: Any, **options: Any) -> txstore.EmbeddedBroker:
-        opened.append(txstore.open(*arguments, **options))
+        opened.append(opens(*arguments, **options))
         gate.pass_through()
         return opened[-1]
 
@@ -491,7 +492,7 @@ def test_opening_that_is_cancelled_leaves_nothing_open(tmp_path: Path, monkeypat
         gate.open()
         await until(lambda: opened[0].closed)
 
-    monkeypatch.setattr("txstore.broker.open", slow)
+    monkeypatch.setattr("txstore.aio.embedded.open_blocking", slow)
     run(story())
 
 
@@ -599,10 +600,10 @@ def test_another_loop_is_refused(tmp_path: Path) -> None:
 
 def test_errors_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(txstore.InvalidOptionError, match="did you mean flush_disk_type"):
-        txstore.aio.open(tmp_path / "store", flush_disk_typ="SYNC_FLUSH")  # type: ignore[call-arg]
+        txstore.aio.open(tmp_path / "store", flush_disk_typ="SYNC_FLUSH")  # type: ignore[call-overload]
 
     async def story() -> None:
-        broker = txstore.aio.open(tmp_path / "store", **SMALL)
+        broker: txstore.aio.EmbeddedBroker = txstore.aio.open(tmp_path / "store", **SMALL)
         with pytest.raises(txstore.StoreClosedError, match="async with"):
             broker.producer("p")
         async with broker:

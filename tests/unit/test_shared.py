@@ -29,6 +29,7 @@ from txstore.broker.local_socket import read_holder
 from txstore.client.channel import Channel
 from txstore.client.connection import Connection
 from txstore.message import LocalTransactionState
+from txstore.shared import sharing
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMIT, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.UNKNOWN
@@ -623,6 +624,6 @@ def test_arguments_that_contradict_are_refused(store: Path) -> None:
 def test_network_file_systems_are_refused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import txstore.shared.broker
 
-    monkeypatch.setattr(txstore.shared.broker, "network_file_system", lambda _: "NFS")
+    monkeypatch.setattr(sharing, "network_file_system", lambda _: "NFS")
     with pytest.raises(txstore.InvalidOptionError, match="it is on NFS"):
         txstore.open(store, shared=True)

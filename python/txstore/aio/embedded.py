@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar, Unpack, overload
 
 from txstore import broker as embedded
 from txstore._native import EndResult, LoopStore, SendResult
@@ -22,7 +22,7 @@ from txstore.aio.broker import Broker
 from txstore.aio.calls import Calls
 from txstore.aio.durable import Durable
 from txstore.aio.producer import Producer
-from txstore.config import BrokerConfig, BrokerOptions
+from txstore.config import BrokerConfig, BrokerOptions, Duration, as_timedelta
 from txstore.consumer import Consumer
 from txstore.errors import InvalidOptionError, StoreClosedError, TransactionNotFoundError, TxStoreError
 from txstore.interface import BrokerInterface
@@ -30,6 +30,10 @@ from txstore.message import Half, LocalTransactionState, Message, SentMessage, t
 from txstore.producer import producer as sending
 from txstore.producer.local_transaction import LocalTransaction
 from txstore.producer.outbox import OutboxDatabase
+from txstore.shared.opening import open as open_blocking
+
+if TYPE_CHECKING:
+    from txstore.aio.shared import SharedBroker
 
 __all__ = ["EmbeddedBroker", "open"]
 
@@ -39,15 +43,49 @@ _COMMIT, _ROLLBACK = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBAC
 _log = logging.getLogger("txstore.aio")
 
 
+@overload
 def open(
-    path: str | os.PathLike[str], *, config: BrokerConfig | None = None, **options: Unpack[BrokerOptions]
-) -> "EmbeddedBroker":
+    path: str | os.PathLike[str],
+    *,
+    shared: Literal[False] = False,
+    listen: bool = True,
+    config: BrokerConfig | None = None,
+    **options: Unpack[BrokerOptions],
+) -> "EmbeddedBroker": ...
+@overload
+def open(
+    path: str | os.PathLike[str],
+    *,
+    shared: Literal[True],
+    writer: bool = True,
+    open_timeout: Duration = ...,
+    config: BrokerConfig | None = None,
+    **options: Unpack[BrokerOptions],
+) -> "SharedBroker": ...
+def open(
+    path: str | os.PathLike[str],
+    *,
+    shared: bool = False,
+    writer: bool = True,
+    listen: bool = True,
+    open_timeout: Duration = 30.0,
+    config: BrokerConfig | None = None,
+    **options: Unpack[BrokerOptions],
+) -> "EmbeddedBroker | SharedBroker":
     """Opens the store at `path`: `async with txstore.aio.open("orders.store") as broker`.
 
     Takes the arguments of `txstore.open`, except `read_only`. Raises InvalidOptionError; entering raises the other
     errors of `txstore.open`.
     """
-    return EmbeddedBroker(path, BrokerConfig.from_options(options, config))
+    settings = BrokerConfig.from_options(options, config)
+    if shared:
+        from txstore.aio.shared import SharedBroker
+
+        seconds = as_timedelta(open_timeout, "open_timeout").total_seconds()
+        return SharedBroker(path, settings, writer=writer, open_timeout=seconds)
+    if not writer:
+        raise InvalidOptionError("writer=False needs shared=True", option="writer")
+    return EmbeddedBroker(path, settings, listen=listen)
 
 
 class EmbeddedBroker(Broker):
@@ -56,10 +94,11 @@ class EmbeddedBroker(Broker):
     `blocking` is the broker with all calls that are not coroutines here.
     """
 
-    def __init__(self, path: str | os.PathLike[str], config: BrokerConfig) -> None:
+    def __init__(self, path: str | os.PathLike[str], config: BrokerConfig, *, listen: bool = True) -> None:
         super().__init__()
         self._path = path
         self._config = config
+        self._listen = listen
         self._broker: embedded.EmbeddedBroker | None = None
         self._closing: asyncio.Task[None] | None = None
 
@@ -125,7 +164,7 @@ class EmbeddedBroker(Broker):
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> Calls:
         thread = ThreadPoolExecutor(1, thread_name_prefix="txstore-writer")
-        opening = thread.submit(embedded.open, self._path, config=self._config)
+        opening = thread.submit(open_blocking, self._path, config=self._config, listen=self._listen)
         try:
             self._broker = await asyncio.wrap_future(opening)
         except BaseException:

@@ -37,7 +37,7 @@ def connect(address: str, *, config: ConnectConfig | None = None, **options: Unp
 
     Raises InvalidOptionError; entering raises BrokerUnreachableError, BrokerTimeoutError.
     """
-    return RemoteBroker(address, ConnectConfig.from_options(options, config))
+    return RemoteBroker(Session(address, ConnectConfig.from_options(options, config)))
 
 
 class RemoteBroker(Broker, Administration):
@@ -46,9 +46,9 @@ class RemoteBroker(Broker, Administration):
     The administrative calls are those of an embedded broker, as coroutines; with accounts, they need an administrator.
     """
 
-    def __init__(self, address: str, options: ConnectConfig) -> None:
+    def __init__(self, session: Session) -> None:
         Broker.__init__(self)
-        self._session = Session(address, options)
+        self._session = session
         Administration.__init__(self, self._session.client)
         self._blocking: BlockingBroker | None = None
 

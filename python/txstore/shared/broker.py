@@ -4,61 +4,28 @@ In:     the calls of producers and consumers, in any process that opened the sto
 Out:    the answers of the process that holds the store, which may be this one.
 Always: a client like any other, also in the process that writes, so nothing changes for producers, consumers and
         listeners when another process takes over. After a fork, the child connects for itself at its first call.
-Not here: taking over (`writer`), the protocol (`client`).
+Not here: taking over (`sharing`, `writer`), the protocol (`client`).
 """
 
 import asyncio
-import functools
 import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from txstore._native import network_file_system
 from txstore.broker.local_socket import keep_in_child
 from txstore.client.broker import RemoteBroker, Session
-from txstore.client.dial import STORE, dial
 from txstore.client.loop import LoopThread, run_on
-from txstore.client.options import ConnectConfig
 from txstore.config import BrokerConfig
-from txstore.errors import InvalidOptionError
+from txstore.shared.sharing import Sharing
 from txstore.shared.writer import Writer
-
-if TYPE_CHECKING:
-    import socket
 
 __all__ = ["SharedBroker"]
 
 _log = logging.getLogger("txstore.shared")
-_REQUEST_SECONDS = 10.0
-_WATCH_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Sharing:
-    """How a store is shared; the same in a forked child."""
-
-    directory: str
-    config: BrokerConfig
-    writer: bool
-    open_timeout: float
-
-    def options(self) -> ConnectConfig:
-        """Returns the options of the client. A takeover is short, so it tries again soon, and often."""
-        return ConnectConfig(
-            connect_timeout=self.open_timeout,
-            request_timeout=_REQUEST_SECONDS,
-            end_timeout=_REQUEST_SECONDS,
-            send_msg_timeout=_REQUEST_SECONDS,
-            retry_times_when_send_failed=100,
-            reconnect_back_off=0.01,
-            reconnect_back_off_max=0.5,
-            persist_consumer_offset_interval=1.0,
-        )
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -72,17 +39,9 @@ class _Link:
     stop: Callable[[], None]
 
     @classmethod
-    def open(cls, sharing: _Sharing) -> "_Link":
+    def open(cls, sharing: Sharing) -> "_Link":
         """Connects. Raises BrokerUnreachableError, and the errors of opening the store."""
-        writer = Writer(sharing.directory, sharing.config) if sharing.writer else None
-        take = None if writer is None else writer.take
-
-        def connect() -> "Coroutine[Any, Any, socket.socket]":
-            return dial(sharing.directory, sharing.open_timeout, take)
-
-        session = Session(STORE + sharing.directory, sharing.options(), connect)
-        if writer is not None:
-            session.client.background_tasks.append(functools.partial(_watch, writer))
+        session, writer = sharing.session()
         thread = LoopThread()
 
         def stop() -> None:
@@ -115,17 +74,7 @@ class SharedBroker(RemoteBroker):
         cls, path: str | os.PathLike[str], config: BrokerConfig, *, writer: bool = True, open_timeout: float = 30.0
     ) -> Self:
         """Opens a store. `txstore.open` describes the arguments."""
-        folder = Path(_text(path)).absolute()
-        directory = str(folder)
-        kind = network_file_system(folder if folder.is_dir() else folder.parent)
-        if kind is not None:
-            raise InvalidOptionError(
-                f"shared=True is not possible at {directory}: it is on {kind}, where locks and sockets do not work "
-                "between machines as on a local file system\n"
-                "hint: use a local directory, or txstore serve and txstore.connect",
-                option="shared",
-            )
-        sharing = _Sharing(directory, config, writer, open_timeout)
+        sharing = Sharing.at(path, config, writer=writer, open_timeout=open_timeout)
         link = _Link.open(sharing)
         try:
             return cls(sharing, link)
@@ -133,7 +82,7 @@ class SharedBroker(RemoteBroker):
             link.stop()
             raise
 
-    def __init__(self, sharing: _Sharing, link: _Link) -> None:
+    def __init__(self, sharing: Sharing, link: _Link) -> None:
         self._sharing = sharing
         self._renewing = threading.Lock()
         self._link = link
@@ -222,20 +171,3 @@ def _replace_locks() -> None:
 
 
 os.register_at_fork(after_in_child=_replace_locks)
-
-
-async def _watch(writer: Writer) -> None:
-    """Closes a store that can no longer be written. The next call opens it again, here or in another process."""
-    loop = asyncio.get_running_loop()
-    while True:
-        await asyncio.sleep(_WATCH_SECONDS)
-        await loop.run_in_executor(None, writer.leave_poisoned)
-
-
-def _text(path: str | os.PathLike[str]) -> str:
-    directory = os.fspath(path)
-    if not isinstance(directory, str):
-        raise InvalidOptionError("path must be a str or an os.PathLike of str", option="path")
-    if "\0" in directory or not directory:
-        raise InvalidOptionError(f"path {directory!r} is not a valid path of a directory", option="path")
-    return directory
