@@ -363,6 +363,20 @@ def test_message_for_an_unknown_topic_waits_for_it(kind: Kind, tmp_path: Path) -
         session.close()
 
 
+def test_message_for_a_missing_queue_is_parked(kind: Kind, served: Served) -> None:
+    with txstore.connect(served.address) as broker:
+        producer = broker.producer("order-service", database=Database(kind.address))
+        session = connected(kind.address)
+        producer.send(Message("orders", b"1"), session=session, queue_id=7)
+        producer.send(Message("orders", b"2"), session=session, queue_id=0)
+        session.commit()
+        session.close()
+        eventually(lambda: producer.outbox_status().rows == 0)
+        assert bodies(broker) == [2]
+        [parked] = [row.parked for row in Database(kind.address).outbox() if row.parked is not None]
+        assert "topic orders has no queue 7" in parked
+
+
 def test_message_that_the_server_refuses_is_parked(kind: Kind, tmp_path: Path) -> None:
     with txstore.open(tmp_path / "store", **SMALL) as broker:
         broker.create_topic("orders", 1)
