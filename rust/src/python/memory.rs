@@ -62,14 +62,12 @@ impl MemoryStorage {
 
     #[pyo3(signature = (*, power_loss, seed=None))]
     fn crash(&self, py: Python<'_>, power_loss: bool, seed: Option<u64>) -> Self {
-        let memory = py.detach(|| {
-            self.memory.stop();
-            match (power_loss, seed) {
-                (false, _) => self.memory.crash(0, CrashKeep::PageCache),
-                (true, Some(seed)) => self.memory.crash(seed, CrashKeep::PowerLoss),
-                (true, None) => self.memory.lose_power(|_| 0),
-            }
-        });
+        let survive = |memory: &Memory| match (power_loss, seed) {
+            (false, _) => memory.crash(0, CrashKeep::PageCache),
+            (true, Some(seed)) => memory.crash(seed, CrashKeep::PowerLoss),
+            (true, None) => memory.lose_power(|_| 0),
+        };
+        let memory = py.detach(|| self.memory.kill(survive));
         Self { memory, clock: Arc::clone(&self.clock) }
     }
 }

@@ -7,26 +7,27 @@
 
 mod content;
 mod held;
+mod maps;
 mod random;
 mod sparse;
 mod tree;
 
-use std::borrow::Cow;
 use std::collections::HashSet;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLockReadGuard};
 
 use super::path::{parent_and_name, parts};
 use super::{DirEntry, File, Lock, OpenMode, Opener, ReadMap, SharedMap, Storage};
 use crate::base::clock::Clock;
 use crate::base::error::{Error, Result};
-use crate::base::sync::unmodelled::Mutex;
+use crate::base::sync::unmodelled::{Mutex, RwLock};
 use crate::base::units::TimestampMs;
 pub use held::HeldSyncs;
 use held::SyncGate;
+use maps::{MemoryReadMap, MemorySharedMap};
 use random::Random;
 use sparse::wide;
 use tree::{Inode, Node, Tree, parent};
@@ -112,6 +113,8 @@ impl Space {
 
 #[derive(Debug, Default)]
 struct Shared {
+    /// Read by each call that changes something, until it has its effect. `kill` waits for them.
+    changing: RwLock<()>,
     tree: Mutex<Tree>,
     faults: Mutex<Faults>,
     watcher: Mutex<Watcher>,
@@ -126,6 +129,9 @@ struct Shared {
     clock: Mutex<Option<Arc<dyn Clock>>>,
     gate: Arc<SyncGate>,
 }
+
+/// A call that changes something, until it has its effect.
+type Changing<'s> = RwLockReadGuard<'s, ()>;
 
 /// Files in memory. A clone is another handle of the same files.
 #[derive(Clone, Debug, Default)]
@@ -152,9 +158,13 @@ impl Memory {
         Self { root: PathBuf::from("/memory"), shared: Arc::new(shared) }
     }
 
-    /// Makes every later call fail without an effect, as for a process that was killed.
-    pub fn stop(&self) {
+    /// Makes every later call fail, and returns what `survive` finds. A call of another thread has its effect before that,
+    /// or fails.
+    #[must_use]
+    pub fn kill(&self, survive: impl FnOnce(&Self) -> Self) -> Self {
+        let _no_call_is_halfway = self.shared.changing.write();
         self.fail_at(0, FaultKind::Stop, true);
+        survive(self)
     }
 
     /// Returns a copy of the files after a crash at this moment, without locks and faults.
@@ -253,15 +263,14 @@ impl Memory {
         Error::from_io(operation, self.root.join(path), source.into())
     }
 
-    fn changes(&self, operation: &'static str, path: &str) -> Result<()> {
-        self.shared
-            .next(&self.root.join(path), false)
-            .map_or(Ok(()), |fault| Err(self.error(operation, path, fault.error())))
+    fn changes(&self, operation: &'static str, path: &str) -> Result<Changing<'_>> {
+        let (changing, fault) = self.shared.next_change(&self.root.join(path));
+        fault.map_or(Ok(changing), |fault| Err(self.error(operation, path, fault.error())))
     }
 
     fn reads(&self, operation: &'static str, path: &str) -> Result<()> {
         self.shared
-            .next(&self.root.join(path), true)
+            .next_read(&self.root.join(path))
             .map_or(Ok(()), |fault| Err(self.error(operation, path, fault.error())))
     }
 
@@ -284,7 +293,7 @@ impl Memory {
 
     /// Creates the missing directories of a path. Calls `created` with the path of each.
     fn make_dirs(&self, dir: &str, created: impl Fn(&mut Tree, &str)) -> Result<()> {
-        self.changes("create", dir)?;
+        let _changing = self.changes("create", dir)?;
         let path = self.dir("create", dir)?;
         let mut tree = self.shared.tree.lock();
         let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
@@ -318,12 +327,27 @@ impl Memory {
 }
 
 impl Shared {
-    /// Counts a call, and returns its fault.
-    fn next(&self, path: &Path, only_reads: bool) -> Option<FaultKind> {
+    /// Counts a call that changes something, and returns its fault.
+    fn next_change(&self, path: &Path) -> (Changing<'_>, Option<FaultKind>) {
+        self.tell_watcher(path); // First, because it may use these files itself.
+        let changing = self.changing.read();
+        (changing, self.count(false))
+    }
+
+    /// Counts a call that only reads, and returns its fault.
+    fn next_read(&self, path: &Path) -> Option<FaultKind> {
+        self.tell_watcher(path);
+        self.count(true)
+    }
+
+    fn tell_watcher(&self, path: &Path) {
         let watch = self.watcher.lock().0.clone();
         if let Some(watch) = watch {
             watch(path);
         }
+    }
+
+    fn count(&self, only_reads: bool) -> Option<FaultKind> {
         let mut faults = self.faults.lock();
         if only_reads && !faults.with_reads {
             return None;
@@ -366,7 +390,10 @@ impl Storage for Memory {
 
     fn open(&self, path: &str, mode: OpenMode) -> Result<Box<dyn File>> {
         let make = mode == OpenMode::Create;
-        if make { self.changes("open", path) } else { self.reads("open", path) }?;
+        let _changing = if make { Some(self.changes("open", path)?) } else { None };
+        if !make {
+            self.reads("open", path)?;
+        }
         let inode = self.file("open", path, make)?;
         let writable = mode != OpenMode::Read;
         Ok(Box::new(MemoryFile { shared: Arc::clone(&self.shared), inode, path: self.root.join(path), writable }))
@@ -415,7 +442,7 @@ impl Storage for Memory {
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.changes("rename", from)?;
+        let _changing = self.changes("rename", from)?;
         let mut tree = self.shared.tree.lock();
         let node = self.find(&tree, "rename", from)?;
         let Some(node @ Node::File(_)) = node else {
@@ -432,7 +459,7 @@ impl Storage for Memory {
     }
 
     fn unlink(&self, path: &str) -> Result<()> {
-        self.changes("remove", path)?;
+        let _changing = self.changes("remove", path)?;
         let mut tree = self.shared.tree.lock();
         match self.find(&tree, "remove", path)? {
             Some(Node::File(_)) => tree.remove(path),
@@ -443,7 +470,7 @@ impl Storage for Memory {
     }
 
     fn remove_dir(&self, dir: &str) -> Result<()> {
-        self.changes("remove", dir)?;
+        let _changing = self.changes("remove", dir)?;
         let mut tree = self.shared.tree.lock();
         match self.find(&tree, "remove", dir)? {
             Some(Node::Dir) => tree.remove(dir),
@@ -454,7 +481,7 @@ impl Storage for Memory {
     }
 
     fn sync_dir(&self, dir: &str) -> Result<()> {
-        self.changes("sync", dir)?;
+        let _changing = self.changes("sync", dir)?;
         let path = self.dir("sync", dir)?;
         let mut tree = self.shared.tree.lock();
         match tree.find(path).map_err(|e| self.error("sync", dir, e))? {
@@ -465,7 +492,7 @@ impl Storage for Memory {
     }
 
     fn sync_file_system(&self) -> Result<()> {
-        let fault = self.shared.next(&self.root, false);
+        let (_changing, fault) = self.shared.next_change(&self.root);
         let mut tree = self.shared.tree.lock();
         let Some(fault) = fault else {
             tree.files().iter().for_each(|file| file.lock().sync());
@@ -481,7 +508,7 @@ impl Storage for Memory {
     }
 
     fn lock(&self, path: &str, byte: u64) -> Result<Option<Box<dyn Lock>>> {
-        self.changes("lock", path)?;
+        let _changing = self.changes("lock", path)?;
         let inode = self.file("lock", path, true)?;
         let locked = (identity(&inode), byte);
         if !self.shared.locks.lock().insert(locked) {
@@ -533,23 +560,24 @@ impl MemoryFile {
     }
 
     fn reads(&self, operation: &'static str) -> Result<()> {
-        self.shared.next(&self.path, true).map_or(Ok(()), |fault| Err(self.error(operation, fault.error())))
+        self.shared.next_read(&self.path).map_or(Ok(()), |fault| Err(self.error(operation, fault.error())))
     }
 
     /// Counts a change up to `end`. The caller handles the returned fault.
-    fn changes(&self, operation: &'static str, end: Option<u64>) -> Result<Option<FaultKind>> {
-        let fault = self.shared.next(&self.path, false);
+    fn changes(&self, operation: &'static str, end: Option<u64>) -> Result<(Changing<'_>, Option<FaultKind>)> {
+        let (changing, fault) = self.shared.next_change(&self.path);
         if !self.writable {
             return Err(self.error(operation, rustix::io::Errno::BADF));
         }
         if end.is_none_or(|end| end > LEN_MAX) {
             return Err(self.error(operation, rustix::io::Errno::FBIG));
         }
-        Ok(fault)
+        Ok((changing, fault))
     }
 
-    fn changes_or_fails(&self, operation: &'static str, end: u64) -> Result<()> {
-        self.changes(operation, Some(end))?.map_or(Ok(()), |fault| Err(self.error(operation, fault.error())))
+    fn changes_or_fails(&self, operation: &'static str, end: u64) -> Result<Changing<'_>> {
+        let (changing, fault) = self.changes(operation, Some(end))?;
+        fault.map_or(Ok(changing), |fault| Err(self.error(operation, fault.error())))
     }
 }
 
@@ -560,18 +588,18 @@ impl File for MemoryFile {
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
-        self.changes_or_fails("set the length of", len)?;
+        let _changing = self.changes_or_fails("set the length of", len)?;
         self.inode.lock().set_len(len);
         Ok(())
     }
 
     fn allocate(&self, range: Range<u64>) -> Result<()> {
-        self.changes_or_fails("reserve space for", range.end)?;
+        let _changing = self.changes_or_fails("reserve space for", range.end)?;
         self.shared.space.lock().take(range.end - range.start).map_err(|e| self.error("reserve space for", e))
     }
 
     fn punch(&self, range: Range<u64>) -> Result<()> {
-        self.changes_or_fails("free space of", range.end)?;
+        let _changing = self.changes_or_fails("free space of", range.end)?;
         self.inode.lock().zero(range);
         Ok(())
     }
@@ -595,7 +623,7 @@ impl File for MemoryFile {
 
     fn write_at(&self, buf: &[u8], position: u64) -> Result<()> {
         let end = position.checked_add(wide(buf.len())).or(buf.is_empty().then_some(0));
-        let fault = self.changes("write", end)?;
+        let (_changing, fault) = self.changes("write", end)?;
         if let Some(last) = self.shared.faults.lock().writes.as_mut().and_then(|writes| writes.last_mut()) {
             *last = buf.len();
         }
@@ -611,7 +639,8 @@ impl File for MemoryFile {
 
     fn sync(&self) -> Result<()> {
         self.shared.gate.pass();
-        let Some(fault) = self.shared.next(&self.path, false) else {
+        let (_changing, fault) = self.shared.next_change(&self.path);
+        let Some(fault) = fault else {
             self.inode.lock().sync();
             return Ok(());
         };
@@ -641,42 +670,6 @@ impl File for MemoryFile {
         let shared = if is_inside { content.share(values) } else { None };
         let shared = shared.ok_or_else(|| self.error("map", io::ErrorKind::UnexpectedEof))?;
         Ok(Box::new(MemorySharedMap { shared, values, writable: self.writable }))
-    }
-}
-
-#[derive(Debug)]
-struct MemoryReadMap {
-    inode: Inode,
-    range: Range<u64>,
-}
-
-impl ReadMap for MemoryReadMap {
-    fn len(&self) -> u64 {
-        self.range.end - self.range.start
-    }
-
-    fn bytes(&self, range: Range<u64>) -> Option<Cow<'_, [u8]>> {
-        let bytes = range.end.checked_sub(range.start).filter(|_| range.end <= self.len())?;
-        let mut bytes = vec![0; usize::try_from(bytes).ok()?];
-        self.inode.lock().read(self.range.start + range.start, &mut bytes);
-        Some(Cow::Owned(bytes))
-    }
-}
-
-#[derive(Debug)]
-struct MemorySharedMap {
-    shared: Arc<[AtomicU64]>,
-    values: usize,
-    writable: bool,
-}
-
-impl SharedMap for MemorySharedMap {
-    fn load(&self, index: usize) -> u64 {
-        self.shared.get(..self.values).and_then(|all| all.get(index)).map_or(0, |value| value.load(Ordering::Acquire))
-    }
-
-    fn values(&self) -> &[AtomicU64] {
-        if self.writable { self.shared.get(..self.values).unwrap_or_default() } else { &[] }
     }
 }
 
