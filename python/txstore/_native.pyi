@@ -687,6 +687,9 @@ class Store:
     def path(self) -> str:
         """The store's directory."""
     @property
+    def store_id(self) -> str | None:
+        """The id that tells the store from any other; None if no txstore version with ids has opened it for writing."""
+    @property
     def open_report(self) -> OpenReport:
         """What the opening found and did."""
     def stat(self) -> StoreStat:

@@ -8,7 +8,7 @@ Not here: which rows are committed (`txstore.database.outbox`).
 import zlib
 from collections.abc import Sequence
 
-from txstore._native import OutboxRow, Store, log_store_id
+from txstore._native import OutboxRow, Store
 from txstore.producer.outbox import Fate
 
 __all__ = ["StoreLog", "destination_of"]
@@ -24,7 +24,7 @@ class StoreLog:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.destination = destination_of(log_store_id(store.path))
+        self.destination = destination_of(store.store_id)
         self.append = store.append_row
 
     def append_many(self, rows: Sequence[OutboxRow], queue_ids: Sequence[int], *, once: bool) -> Sequence[Fate]:

@@ -7,7 +7,7 @@ Always: if sending may create topics, TBW102 has a route, which clients use for 
 
 from functools import cached_property
 
-from txstore._native import TEMPLATE_TOPIC, ResponseCode, is_system_topic, log_store_id
+from txstore._native import TEMPLATE_TOPIC, ResponseCode, is_system_topic
 from txstore.broker import EmbeddedBroker
 from txstore.server.request import Refused, Reply, Request, json_of, text
 
@@ -48,7 +48,7 @@ class Routes:
 
     @cached_property
     def _store_id(self) -> str:
-        return log_store_id(self._broker.store.path) or ""
+        return self._broker.store.store_id or ""
 
     def key_value(self, request: Request) -> Reply:
         raise Refused(ResponseCode.QUERY_NOT_FOUND, "this server has no such configuration")

@@ -130,6 +130,11 @@ impl Store {
     }
 
     #[getter]
+    fn store_id(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        detached(py, || Ok(self.store.store_id())).map(|id| id.map(|id| id.to_string()))
+    }
+
+    #[getter]
     fn open_report(&self) -> OpenReport {
         OpenReport(self.store.open_report().clone())
     }

@@ -16,7 +16,7 @@ use crate::index::delay::{DelayOffsets, DelayProgress};
 use crate::index::offsets::ConsumerOffsets;
 use crate::log::commit_log::CommitLog;
 use crate::storage::config_file;
-use crate::storage::settings::Settings;
+use crate::storage::settings::{Settings, StoreId};
 use crate::transaction::HALF_QUEUE;
 
 /// The contents of the small files, in memory.
@@ -38,6 +38,11 @@ impl Configuration {
 }
 
 impl Store {
+    /// Returns the store's id; `None` if no txstore version with ids has opened the store for writing.
+    pub fn store_id(&self) -> Option<StoreId> {
+        self.shared.configuration.settings.lock().id
+    }
+
     /// Returns the queue offset up to which a group has acknowledged a queue.
     pub fn consumer_offset(&self, topic: &str, group: &str, queue_id: QueueId) -> Result<Option<u64>> {
         self.shared.refresh_offsets()?;
