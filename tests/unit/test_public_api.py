@@ -14,6 +14,7 @@ import txstore
 import txstore.aio
 import txstore.database
 import txstore.testing
+import txstore.testing.aio
 from txstore import EmbeddedBroker, Message
 from txstore.interface import BrokerInterface
 from txstore.testing import FakeBroker
@@ -42,7 +43,7 @@ def members(kind: type) -> Iterator[tuple[str, object]]:
             yield name, getattr(kind, name)
 
 
-@pytest.mark.parametrize("module", [txstore, txstore.database, txstore.aio, txstore.testing])
+@pytest.mark.parametrize("module", [txstore, txstore.database, txstore.aio, txstore.testing, txstore.testing.aio])
 def test_every_public_method_and_property_has_a_docstring(module: Any) -> None:
     kinds = [getattr(module, name) for name in module.__all__ if inspect.isclass(getattr(module, name))]
     silent = [f"{kind.__name__}.{name}" for kind in kinds for name, member in members(kind) if not member.__doc__]

@@ -1,8 +1,11 @@
 """Guards txstore.testing: a broker in memory whose time and crashes are the test's, for the tests of other programs."""
 
+import contextlib
 import functools
+import itertools
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +20,9 @@ from txstore import (
     StoreIOError,
     TransactionMessage,
     TransactionProducer,
+    TxStoreError,
 )
+from txstore.database import Database
 from txstore.testing import CrashPoint, FakeBroker, ManualClock, SimulatedCrash
 
 COMMIT, ROLLBACK = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK
@@ -156,6 +161,32 @@ def test_power_loss_with_a_seed_keeps_some_of_the_rest_and_repeats() -> None:
     assert all(kept == tuple(b"%d" % number for number in range(len(kept))) for kept in seen.values())
 
 
+@pytest.mark.parametrize("power_loss", [False, True])
+def test_nothing_acknowledged_is_lost_if_threads_send_during_the_crash(power_loss: bool) -> None:
+    """A call that is not over is either done before the crash, or fails."""
+
+    def work(broker: FakeBroker, name: str, acknowledged: list[bytes]) -> None:
+        producer = broker.producer("p")
+        with contextlib.suppress(TxStoreError):
+            for number in itertools.count():
+                body = f"{name} {number}".encode()
+                producer.send(Message("t", body))
+                acknowledged.append(body)
+
+    for seed in range(24):
+        broker, acknowledged = FakeBroker(flush_disk_type="SYNC_FLUSH"), list[bytes]()
+        threads = [threading.Thread(target=work, args=(broker, name, acknowledged)) for name in "abc"]
+        for thread in threads:
+            thread.start()
+        while len(acknowledged) < 3 * seed:
+            pass
+        broker.crash(power_loss=power_loss, seed=seed)
+        for thread in threads:
+            thread.join()
+        with broker.reopen() as reopened:
+            assert set(acknowledged) <= set(bodies(reopened)), f"seed {seed}"
+
+
 def test_crashed_broker_writes_nothing_more(broker: FakeBroker) -> None:
     producer, consumer = broker.producer("p"), broker.consumer("c", "t")
     block = broker.transaction_producer("g").transaction(Message("t", b"x"))
@@ -234,6 +265,34 @@ def test_closed_broker_opens_again_with_its_messages_and_options() -> None:
         assert reopened.clock is broker.clock
         assert reopened.config == broker.config
         assert list(reopened.write_queues("u")) == [0, 1]
+
+
+def wait_for_messages(broker: FakeBroker, count: int) -> list[bytes]:
+    for _ in range(30_000):
+        if len(found := bodies(broker)) >= count:
+            break
+        time.sleep(0.001)
+    return sorted(found)
+
+
+def test_rows_of_an_outbox_are_forwarded_also_after_a_crash(broker: FakeBroker, tmp_path: Path) -> None:
+    """Two brokers in memory are two logs, so that rows of one are not forwarded to the other."""
+    file = tmp_path / "orders.db"
+    Database(file).create_table()
+    producer = broker.producer("p", database=Database(file))
+    with closing(sqlite3.connect(file)) as session:
+        producer.send(Message("t", b"1"), session=session)
+        session.commit()
+        assert wait_for_messages(broker, 1) == [b"1"]
+        broker.crash(power_loss=True)
+        producer.send(Message("t", b"2"), session=session)
+        session.commit()
+    with FakeBroker() as other:
+        assert other.store.store_id != broker.store.store_id
+    reopened = broker.reopen()
+    assert reopened.store.store_id == broker.store.store_id
+    reopened.producer("p", database=Database(file))
+    assert wait_for_messages(reopened, 2) == [b"1", b"2"]
 
 
 # Checks ---------------------------------------------------------------------------------------------------------------
@@ -372,5 +431,6 @@ def test_no_file_is_opened_and_no_thread_started(tmp_path: Path, monkeypatch: py
         broker.clock.advance(60)
         broker.run_checks()
         assert bodies(broker) == [b"1", b"2"]
-        assert resources() == before
+        files, threads = (after - known for after, known in zip(resources(), before, strict=True))
+        assert (files, threads) == (set(), set())
     assert list(tmp_path.iterdir()) == []

@@ -26,6 +26,7 @@ import txstore
 import txstore.aio
 from txstore import *
 from txstore.testing import FakeBroker
+from txstore.testing.aio import FakeBroker as AioFakeBroker
 
 class Listener(TransactionListener):
     def execute_local_transaction(self, message: TransactionMessage, arg: Any) -> LocalTransactionState:
@@ -115,6 +116,9 @@ GOOD = [
     'assert_type(remote.end_transaction("17", LocalTransactionState.COMMIT).outcome, TransactionState)',
     'assert_type((await loop.end_transaction("17", LocalTransactionState.COMMIT)).outcome, TransactionState)',
     'assert_type(FakeBroker().discard("17").outcome, TransactionState)',
+    'FakeBroker(flush_disk_type="SYNC_FLUSH").crash_at("after_half", power_loss=True)',
+    "assert_type(FakeBroker().reopen(), FakeBroker)",
+    "async with AioFakeBroker() as fake: assert_type(await fake.run_checks(), int)",
     "assert_type(broker.transactions(None)[0].state, TransactionState)",
     'assert_type(AlreadyEndedError("17").outcome, TransactionState)',
     'if AlreadyEndedError("17").outcome == "committed": ...',

@@ -35,7 +35,7 @@ from txstore.shared.opening import open as open_blocking
 if TYPE_CHECKING:
     from txstore.aio.shared import SharedBroker
 
-__all__ = ["EmbeddedBroker", "open"]
+__all__ = ["EmbeddedBroker", "EmbeddedCalls", "open"]
 
 T = TypeVar("T")
 _ProducerT = TypeVar("_ProducerT")
@@ -144,7 +144,7 @@ class EmbeddedBroker(Broker):
         A transaction given by its id is looked up in a thread, and ended there.
         """
         calls = self._opened
-        assert isinstance(calls, _EmbeddedCalls)
+        assert isinstance(calls, EmbeddedCalls)
         if isinstance(transaction, str):
             end = self.blocking.end_transaction
             return await asyncio.to_thread(end, transaction, state, producer_group=producer_group)
@@ -164,7 +164,7 @@ class EmbeddedBroker(Broker):
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> Calls:
         thread = ThreadPoolExecutor(1, thread_name_prefix="txstore-writer")
-        opening = thread.submit(open_blocking, self._path, config=self._config, listen=self._listen)
+        opening = thread.submit(self._open_blocking)
         try:
             self._broker = await asyncio.wrap_future(opening)
         except BaseException:
@@ -172,9 +172,19 @@ class EmbeddedBroker(Broker):
             thread.submit(_close_unused, opening)
             thread.shutdown(wait=False)
             raise
-        calls = _EmbeddedCalls(self._broker, loop, thread)
+        calls = self._calls_on(self._broker, loop, thread)
         weakref.finalize(self, _abandon, loop, calls).atexit = False
         return calls
+
+    def _open_blocking(self) -> embedded.EmbeddedBroker:
+        """Opens the store. In the thread that writes when the loop's thread cannot."""
+        return open_blocking(self._path, config=self._config, listen=self._listen)
+
+    def _calls_on(
+        self, broker: embedded.EmbeddedBroker, loop: asyncio.AbstractEventLoop, thread: ThreadPoolExecutor
+    ) -> "EmbeddedCalls":
+        """Returns the calls that producers make on the open store."""
+        return EmbeddedCalls(broker, loop, thread)
 
     async def _close(self, calls: Calls) -> None:
         if self._closing is None:
@@ -182,7 +192,7 @@ class EmbeddedBroker(Broker):
         await asyncio.shield(self._closing)
 
     async def _close_once(self, calls: Calls) -> None:
-        assert isinstance(calls, _EmbeddedCalls)
+        assert isinstance(calls, EmbeddedCalls)
         try:
             await asyncio.to_thread(calls.finish)
         finally:
@@ -196,7 +206,7 @@ class EmbeddedBroker(Broker):
         return self.blocking.consumer
 
 
-class _EmbeddedCalls(Calls):
+class EmbeddedCalls(Calls):
     """The calls of producers on an embedded broker.
 
     A write is made on the loop's thread if it need not wait for a lock or for space; otherwise `thread` makes it. So
@@ -360,7 +370,7 @@ def _close_unused(opening: Future[embedded.EmbeddedBroker]) -> None:
         return  # It was not opened, so there is nothing to close.
 
 
-def _abandon(loop: asyncio.AbstractEventLoop, calls: _EmbeddedCalls) -> None:
+def _abandon(loop: asyncio.AbstractEventLoop, calls: EmbeddedCalls) -> None:
     """Releases what the loop holds of a broker that was never closed. The collector calls it, in any thread."""
     try:
         loop.call_soon_threadsafe(calls.close)
