@@ -1,14 +1,25 @@
 """Guards the database examples and their page: the code runs as shown."""
 
+import json
+import os
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
+import txstore
+from tests.database.server import Postgres
+from tests.unit.pages import blocks
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,3 +66,107 @@ def test_page_runs_as_shown(tmp_path: Path) -> None:
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     compile(migration, "migration", "exec")
+
+
+# Web services on PostgreSQL -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shop(postgres: Postgres) -> Iterator[str]:
+    """The URL of a database without tables of txstore."""
+    url = postgres.url(postgres.new())
+    yield url
+    with psycopg.connect(url) as connection:
+        connection.execute("DROP TABLE IF EXISTS payments, bookings")
+    postgres.give_back(url)
+
+
+def for_sqlalchemy(url: str) -> str:
+    return url.replace("postgresql://", "postgresql+asyncpg://")
+
+
+def post(url: str) -> Any:
+    """The answer to a POST; its status if it was refused."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=30) as response:
+            return json.load(response)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code
+
+
+@contextmanager
+def running(command: list[str], folder: Path, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """A service, which is interrupted at the end and must then close."""
+    environment = {**os.environ, **variables}
+    with subprocess.Popen(command, cwd=folder, env=environment, stdout=-1, stderr=-1, text=True) as process:
+        try:
+            yield process
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) in (0, -signal.SIGINT)
+        finally:
+            process.kill()
+
+
+def published(store: Path) -> dict[str, list[bytes]]:
+    """The bodies in a store that was closed, by topic."""
+    with txstore.open(store, read_only=True) as broker:
+        return {
+            topic: [
+                message.body
+                for queue in broker.describe_topic(topic).queues
+                for message in broker.read(topic, queue.queue_id, 0, 100)[0]
+            ]
+            for topic in broker.topics()
+        }
+
+
+def values(url: str, sql: str) -> list[Any]:
+    with psycopg.connect(url) as connection:
+        return [row[0] for row in connection.execute(sql).fetchall()]
+
+
+def test_web_service_publishes_three_messages_or_none(shop: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "examples.fastapi_outbox", for_sqlalchemy(shop), str(tmp_path), "--port", "0"]
+    with running(command, ROOT) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        paid = post(f"{url}/orders/1/payment?amount=50")
+        assert values(shop, "SELECT order_id FROM bookings") == [1], "committed before the response"
+        assert post(f"{url}/orders/1/payment?amount=50") == 409, "all three were sent, then the commit was refused"
+        assert post(f"{url}/orders/2/payment?amount=0") == 422, "one was sent, then the layer below raised"
+        assert len(post(f"{url}/orders/3/payment?amount=7")["message_id"]) == 32
+        with urllib.request.urlopen(f"{url}/orders", timeout=30) as response:
+            assert json.load(response) == [1, 3]
+    assert process.stderr is not None
+    found = published(tmp_path / "orders.store")
+    assert {topic: sorted(bodies) for topic, bodies in found.items()} == {
+        "orders": [b"1", b"3"],
+        "ledger": [b'{"order":1,"amount":50}', b'{"order":3,"amount":7}'],
+        "receipts": [b"1", b"3"],
+    }
+    with txstore.open(tmp_path / "orders.store", read_only=True) as broker:
+        (message,) = broker.query("orders", "order-1")
+    assert (message.message_id, message.tags) == (paid["message_id"], "paid")
+    assert values(shop, "SELECT id FROM txstore_outbox") == []
+
+
+def test_first_example_of_the_readme_publishes_three_messages_or_none(shop: str, tmp_path: Path) -> None:
+    (service,) = (text for _, text in blocks(ROOT / "README.md") if text.startswith("# app.py\n"))
+    (tmp_path / "app.py").write_text(service)
+    with psycopg.connect(shop) as connection:  # The COMMIT fails, after all three messages were sent.
+        connection.execute("CREATE TABLE payments (order_id BIGINT PRIMARY KEY DEFERRABLE INITIALLY DEFERRED)")
+    command = [sys.executable, "-m", "uvicorn", "app:app", "--port", "0", "--no-access-log"]
+    with running(command, tmp_path, DATABASE_URL=for_sqlalchemy(shop)) as process:
+        assert process.stderr is not None
+        lines = iter(process.stderr.readline, "")
+        url = next(found[0] for line in lines if (found := re.search(r"http://[\d.]+:\d+", line)))
+        assert post(f"{url}/orders/17/payment") is None
+        assert post(f"{url}/orders/17/payment") == 500, "the commit comes before the response"
+        assert post(f"{url}/orders/18/payment") is None
+    found_in_log = published(tmp_path / "orders.store")
+    assert {topic: sorted(bodies) for topic, bodies in found_in_log.items()} == {
+        "orders": [b"order 17 is paid", b"order 18 is paid"],
+        "ledger": [b"17", b"18"],
+        "receipts": [b"17", b"18"],
+    }
