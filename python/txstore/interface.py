@@ -75,6 +75,10 @@ class ConsumerMember(Protocol):
     @property
     def instance_name(self) -> str | None: ...
     @property
+    def reader(self) -> int:
+        """Identifies the consumer, which may be a member in several topics."""
+
+    @property
     def orderly(self) -> bool:
         """Whether it handles a queue's messages in order, so that no other member may have the queue meanwhile."""
 
@@ -128,6 +132,9 @@ class BrokerInterface(Protocol):
     def unregister_producer(self, producer: ProducerMember) -> None: ...
 
     # Consumers
+    def subscribable_topics(self) -> Sequence[str]:
+        """Returns the names of all topics that consumers may read, as far as they are known now."""
+
     def read_queues(self, topic: str) -> Sequence[int]:
         """Returns the ids of readable queues; empty for an unknown topic."""
 

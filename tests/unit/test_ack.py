@@ -269,7 +269,7 @@ def test_a_reset_offset_is_not_changed(any_broker: Any) -> None:
     with any_broker.consumer("c", "t") as consumer:
         messages = take(consumer, 3)
         any_broker.reset_offsets("c", "t", 0, queue_id=0)
-        eventually(lambda: consumer._queues.get(("t", 0)) is None)
+        eventually(lambda: consumer._queues.get(("t", "t", 0)) is None)
         messages[0].ack()
         assert offset(any_broker) == 0
 

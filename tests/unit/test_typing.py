@@ -15,6 +15,7 @@ from txstore import BrokerConfig, BrokerOptions, ConnectConfig, ConnectOptions, 
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = """
+import re
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -129,6 +130,13 @@ GOOD = [
     "assert_type(broker.transactions(None)[0].ended_timestamp, datetime | None)",
     'assert_type(broker.transaction("17").ended_timestamp, datetime | None)',
     "assert_type(broker.open_report.duration, timedelta)",
+    'broker.consumer("g", ["orders", "payments"], tags="paid")',
+    'remote.consumer("g", {"orders": "paid", "payments": None})',
+    'FakeBroker().consumer("g", re.compile("orders-.*"))',
+    'assert_type(loop.consumer("g", ("orders", "payments")).topics, tuple[str, ...])',
+    "assert_type(consumer.queues, tuple[MessageQueue, ...])",
+    "assert_type(consumer.poll()[0].ack(), None)",
+    "consumer.poll()[0].nack(delay_level=3)",
     "consumer.run(handle, threads=4)",
     "for received in consumer: assert_type(received.body, bytes)",
     'broker.consumer("g", "orders", start=datetime.now(UTC))',
@@ -175,6 +183,12 @@ BAD = [
     "consumer.poll()[0].store_timestamp > 1_700_000_000_000",
     "broker.transactions(None)[0].ended_timestamp.isoformat()",
     'broker.consumer("g", "orders", start="first")',
+    'broker.consumer("g", [17])',
+    'broker.consumer("g", re.compile(b"orders"))',
+    'broker.consumer("g", {"orders": 17})',
+    "await consumer.poll()[0].ack()",
+    "message.ack()",
+    'consumer.poll()[0].nack("later")',
     "consumer.poll()[0].value(Order).number",
     "message.value(17)",
     "message.value(Order, serializer=17)",

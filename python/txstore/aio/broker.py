@@ -17,6 +17,7 @@ from txstore import consumer as blocking
 from txstore.aio.calls import Calls
 from txstore.aio.consumer import Consumer
 from txstore.aio.producer import LoopProducer, Producer, TransactionProducer
+from txstore.consumer import Topics
 from txstore.errors import InvalidOptionError, StoreClosedError
 from txstore.interface import BrokerInterface, EndedTransaction
 from txstore.listener import AnyChecker, AnyListener, MaybeAsyncState
@@ -96,7 +97,7 @@ class Broker(abc.ABC):
     def consumer(
         self,
         group: str,
-        topic: str,
+        topic: Topics,
         tags: str | None = None,
         *,
         start: ConsumeFromWhere | datetime = ConsumeFromWhere.FIRST,

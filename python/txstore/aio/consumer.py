@@ -15,7 +15,7 @@ from txstore import consumer as blocking
 from txstore.aio.user_calls import call_on
 from txstore.config import Duration, as_timedelta
 from txstore.errors import StoreClosedError
-from txstore.message import ConsumeResult, ReceivedMessage
+from txstore.message import ConsumeResult, MessageQueue, ReceivedMessage
 
 __all__ = ["Consumer", "Handler"]
 
@@ -68,12 +68,22 @@ class Consumer:
 
     @property
     def topic(self) -> str:
-        """The topic that it reads."""
+        """The topic that it reads; the names of several, separated by commas; or the pattern."""
         return self._consumer.topic
 
     @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that it reads now, sorted. With a pattern, those that match it are added as they are found."""
+        return self._consumer.topics
+
+    @property
+    def queues(self) -> tuple[MessageQueue, ...]:
+        """The queues of its topics that are assigned to it now, sorted by topic and queue id."""
+        return self._consumer.queues
+
+    @property
     def queue_ids(self) -> tuple[int, ...]:
-        """The queues of its topic that are assigned to it now, sorted."""
+        """The queues of its topic that are assigned to it now, sorted. For several topics, see `queues`."""
         return self._consumer.queue_ids
 
     @property

@@ -443,6 +443,10 @@ class EmbeddedBroker(ConsumerGroups):
         self._must_write("sending")
         return self._topics.write_queues(topic)
 
+    def subscribable_topics(self) -> Sequence[str]:
+        """Returns the topics of users. For consumers."""
+        return self._topics.names()
+
     def read_queues(self, topic: str) -> Sequence[int]:
         """Returns the ids of readable queues; empty for an unknown topic."""
         if self._store.read_only:  # The writer may have created queues since.

@@ -9,7 +9,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Protocol, Self
 
-from txstore.consumer import Consumer
+from txstore.consumer import Consumer, Topics
 from txstore.interface import EndedTransaction
 from txstore.listener import AnyChecker, AnyListener
 from txstore.message import ConsumeFromWhere, LocalTransactionState, MessageModel, SentMessage
@@ -47,7 +47,7 @@ class Broker(Protocol):
     def consumer(
         self,
         group: str,
-        topic: str,
+        topic: Topics,
         tags: str | None = None,
         *,
         start: ConsumeFromWhere | datetime = ConsumeFromWhere.FIRST,
@@ -56,6 +56,8 @@ class Broker(Protocol):
         max_reconsume_times: int | None = None,
     ) -> Consumer:
         """Creates a consumer of `topic`, which shares the queues with the group's other members.
+
+        `topic` is a name, several names, a dict of names and tags, or a compiled pattern.
 
         Raises InvalidNameError, InvalidOptionError.
         """

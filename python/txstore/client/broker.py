@@ -33,8 +33,9 @@ from txstore.client.pull import Puller
 from txstore.client.rebalance import Rebalance, is_clustering
 from txstore.client.reset_offset import ResetOffset
 from txstore.client.sending import RemoteEnd, RemoteSent, Sending
+from txstore.client.topic_list import TopicList
 from txstore.config import must_not_be_negative
-from txstore.consumer import Consumer
+from txstore.consumer import Consumer, Topics
 from txstore.errors import (
     BrokerRefusedError,
     EmbeddedOnlyError,
@@ -88,6 +89,7 @@ class Session:
         self.checks: Checks = Checks(self.client, self.sending)
         self.rebalance: Rebalance = Rebalance(self.client)
         self.offset_store: OffsetStore = OffsetStore(self.client, self.offsets)
+        self.topic_list: TopicList = TopicList(self.client)
         self.reset_offset: ResetOffset = ResetOffset(self.client, self.offsets)
         self.running_info: ConsumerRunningInfo = ConsumerRunningInfo(
             self.client, self.rebalance, self.offset_store, self.offsets
@@ -267,7 +269,7 @@ class RemoteBroker(BlockingAdministration):
     def consumer(
         self,
         group: str,
-        topic: str,
+        topic: Topics,
         tags: str | None = None,
         *,
         start: ConsumeFromWhere | datetime = ConsumeFromWhere.FIRST,
@@ -356,6 +358,13 @@ class RemoteBroker(BlockingAdministration):
             self._later(self._client.leave_group(producer_group=producer.group))
 
     # interface.BrokerInterface: consumers
+
+    def subscribable_topics(self) -> Sequence[str]:
+        """Returns the topics that consumers may read, as the name server listed them lately.
+
+        Raises BrokerUnreachableError, BrokerTimeoutError, BrokerRefusedError.
+        """
+        return self._run(self._session.topic_list.names())
 
     def read_queues(self, topic: str) -> Sequence[int]:
         """Returns the topic's readable queues; an empty list for an unknown topic."""

@@ -74,7 +74,8 @@ class Client:
         self.is_store: bool = store_of(address) is not None
         """Whether the other side is a txstore process of this machine, and may be another one after a reconnect."""
         self.process: int = os.getpid()
-        self._is_socket = self.is_store or address.startswith("unix:")
+        self.is_local: bool = self.is_store or address.startswith("unix:")
+        """Whether the other side is a socket of this machine."""
         self._brokers: dict[str, str] = {}
         self._kept: dict[str, asyncio.Task[None]] = {}
         self._changed: dict[str, asyncio.Event] = {}
@@ -154,7 +155,7 @@ class Client:
 
     def _update_brokers(self, brokers: Mapping[str, str]) -> None:
         for name, address in brokers.items():
-            self._brokers[name] = self.address if self._is_socket else address
+            self._brokers[name] = self.address if self.is_local else address
         addresses = set(self._brokers.values())
         for address in addresses - self._kept.keys():
             self._changed[address] = asyncio.Event()

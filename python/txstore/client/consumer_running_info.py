@@ -73,7 +73,7 @@ class ConsumerRunningInfo:
                 "PROP_CONSUMER_START_TIMESTAMP": str(self._began_ms),
                 "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
                 "PROP_NAMESERVER_ADDR": self._client.address,
-                "PROP_THREADPOOL_CORE_SIZE": str(len(members)),
+                "PROP_THREADPOOL_CORE_SIZE": str(len({member.reader for member in members})),
             },
             "statusTable": {},
             "subscriptionSet": [subscription(topic, tags) for topic, tags in topics.items()],

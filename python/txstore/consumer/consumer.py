@@ -18,8 +18,10 @@ from typing import Self
 
 from txstore._native import validate_group
 from txstore.config import Duration, as_timedelta, milliseconds
+from txstore.consumer.options import checked_instance_name, checked_reconsume_times, checked_start
 from txstore.consumer.pool import Handler, HandlerPool
-from txstore.consumer.queue import ReadQueue, Source
+from txstore.consumer.queue import QueueKey, ReadQueue, Source
+from txstore.consumer.subscription import Subscription, TopicMember, Topics
 from txstore.consumer.unacknowledged import Unacknowledged
 from txstore.errors import (
     BrokerBusyError,
@@ -30,8 +32,7 @@ from txstore.errors import (
     StoreClosedError,
 )
 from txstore.interface import BrokerInterface
-from txstore.listener import parse_tags
-from txstore.message import ConsumeFromWhere, MessageModel, ReceivedMessage, retry_group, retry_topic
+from txstore.message import ConsumeFromWhere, MessageModel, MessageQueue, ReceivedMessage, retry_group, retry_topic
 
 __all__ = ["Consumer"]
 
@@ -43,11 +44,12 @@ _RECONSUME_TIMES_MAX = 16
 _STOP_SECONDS = 30.0
 # A remote broker is down or overloaded, and expected to come back.
 _AWAY = (BrokerUnreachableError, BrokerTimeoutError, BrokerBusyError)
+_FIND_SECONDS = 1.0  # How often a pattern is compared with the topics.
 _REMOVED = "messages were removed before they were consumed"
 
 
 class Consumer:
-    """Reads a topic for a group. Created by `broker.consumer(group, topic)`. Used by one thread; any may `close()` it.
+    """Reads topics for a group. Created by `broker.consumer(group, topic)`. Used by one thread; any may `close()` it.
 
     Iterating waits for messages. Asking for the next message acknowledges the last one; `message.retry()` asks for
     delivery again later instead. Leaving `with` normally acknowledges the current message. After an exception or a
@@ -60,6 +62,9 @@ class Consumer:
     Several consumers of one group and topic share its queues evenly, and the queues are assigned again when one comes
     or goes. A queue passes to another member once its messages are acknowledged, so a consumer that neither polls nor
     closes keeps its queues.
+
+    `topic` is a name, several names, a dict of names and their tags, or a compiled pattern that matches whole names.
+    Topics that are created later and match are found within a second or so, and read from their first message.
 
     `tags` is `"a || b"`; None or "*" means all. `start` tells where a group begins in a queue that it has no offset
     for: the first message, the last, or a time. The default is the first, unlike RocketMQ's last, because a program
@@ -75,7 +80,7 @@ class Consumer:
         self,
         broker: BrokerInterface,
         group: str,
-        topic: str,
+        topic: Topics,
         tags: str | None = None,
         *,
         start: ConsumeFromWhere | datetime = ConsumeFromWhere.FIRST,
@@ -87,45 +92,44 @@ class Consumer:
         validate_group(group)
         self._broker = broker
         self._group = group
-        self._topic = topic
-        self._tags = parse_tags(tags)
-        self._start = start if isinstance(start, datetime) else _consume_from_where(start)
+        self._subscription = Subscription(topic, tags)
+        self._start = checked_start(start)
         self._model = MessageModel(message_model)
-        self._instance = _instance(self._model, instance_name)
-        self._max_reconsume_times = _reconsume_times(max_reconsume_times)
+        self._instance = checked_instance_name(self._model, instance_name)
+        self._max_reconsume_times = checked_reconsume_times(max_reconsume_times)
         self._monotonic = monotonic
-        own = group if self._instance is None else f"{group}%{self._instance}"
-        self._sources = [Source(topic, self._tags, own)]
-        if self._model is MessageModel.CLUSTERING:
-            self._sources.append(Source(retry_topic(group), None, retry_group(group, topic), topic))
         # The lock guards what the consumer's own thread reads and what other members take from it.
         self._lock = threading.RLock()
-        self._queues: dict[tuple[str, int], ReadQueue] = {}
+        self._members: dict[str, TopicMember] = {}
+        self._sources: list[Source] = []
+        self._queues: dict[QueueKey, ReadQueue] = {}
         self._turn: deque[ReadQueue] = deque()
         self._unacknowledged = Unacknowledged()
         self._assigned: list[tuple[int, ...]] = []
         self._stale = True
         self._closed = False
         self._pool: HandlerPool | None = None
-        self._number = 0
         self._orderly = False
-        self._number = broker.register_consumer(self)
-        self._read = broker.puller(self)
+        self._find_at: float | None = None
         try:
-            self._begin_group()
-            if not broker.read_queues(topic):
-                _log.warning(
-                    "topic %s does not exist, group %s waits for it\nhint: check its name, or create it",
-                    topic,
-                    group,
-                    extra={"topic": topic, "group": group},
-                )
+            for name, own_tags in self._subscription.named.items():
+                self._add_topic(name, own_tags, begins=True)
+                if not broker.read_queues(name):
+                    _log.warning(
+                        "topic %s does not exist, group %s waits for it\nhint: check its name, or create it",
+                        name,
+                        group,
+                        extra={"topic": name, "group": group},
+                    )
+            if self._subscription.pattern is not None:
+                self._find_topics(begins=True)
+                self._find_at = monotonic() + _FIND_SECONDS
         except BaseException:
-            broker.unregister_consumer(self)
+            self._unregister()
             raise
 
     def __repr__(self) -> str:
-        return f"Consumer(group={self._group!r}, topic={self._topic!r}, number={self._number})"
+        return f"Consumer(group={self._group!r}, topic={self.topic!r}, number={self.number})"
 
     @property
     def group(self) -> str:
@@ -134,13 +138,19 @@ class Consumer:
 
     @property
     def topic(self) -> str:
-        """The topic that it reads."""
-        return self._topic
+        """The topic that it reads; the names of several, separated by commas; or the pattern."""
+        return str(self._subscription)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that it reads now, sorted. With a pattern, those that match it are added as they are found."""
+        with self._lock:
+            return tuple(sorted(self._members))
 
     @property
     def tags(self) -> Sequence[str] | None:
-        """The tags that it reads; None for all."""
-        return self._tags
+        """The tags that it reads in topics without tags of their own; None for all."""
+        return self._subscription.tags
 
     @property
     def message_model(self) -> MessageModel:
@@ -159,8 +169,8 @@ class Consumer:
 
     @property
     def number(self) -> int:
-        """Its id at the broker, above 0."""
-        return self._number
+        """Its id at the broker in the first topic that it reads, above 0; 0 while it reads none."""
+        return next((member.number for member in self._members.values()), 0)
 
     @property
     def max_orderly_failures(self) -> int | None:
@@ -174,9 +184,14 @@ class Consumer:
 
     @property
     def queue_ids(self) -> tuple[int, ...]:
-        """The queues of its topic that are assigned to it now, sorted."""
+        """The queues of its topic that are assigned to it now, sorted. For several topics, see `queues`."""
+        return tuple(sorted(queue.queue_id for queue in self.queues))
+
+    @property
+    def queues(self) -> tuple[MessageQueue, ...]:
+        """The queues of its topics that are assigned to it now, sorted by topic and queue id."""
         with self._lock:
-            return tuple(sorted(queue_id for topic, queue_id in self._queues if topic == self._topic))
+            return tuple(sorted(MessageQueue(topic, queue_id) for own, topic, queue_id in self._queues if topic == own))
 
     def poll(self, max_messages: int = _PULL_BATCH, timeout: Duration | None = 0.0) -> list[ReceivedMessage]:
         """Returns up to `max_messages`, from the queues in turn, and acknowledges those of the last call.
@@ -187,7 +202,7 @@ class Consumer:
         if max_messages.__class__ is not int or max_messages < 1:
             raise InvalidOptionError(f"max_messages must be 1 or more, got {max_messages!r}", option="max_messages")
         self._not_in_pool()
-        if self._unacknowledged:
+        if self._unacknowledged.queues:
             self.acknowledge()
         taken = self._take(max_messages)
         if taken:
@@ -208,7 +223,7 @@ class Consumer:
         Raises the errors of sending a message back. Nothing after it is acknowledged then; call again to continue.
         """
         with self._lock:
-            if self._unacknowledged and self._closed:
+            if self._unacknowledged.queues and self._closed:
                 raise self._closed_error()
             self._unacknowledged.acknowledge(self)
 
@@ -294,12 +309,14 @@ class Consumer:
         """Has the queues assigned again at the next read."""
         self._stale = True
 
-    def release(self, topic: str, queue_id: int) -> bool:
-        """Releases a queue for another member, if none of its messages is unacknowledged. Never waits."""
+    def release(self, own_topic: str, topic: str, queue_id: int) -> bool:
+        """Releases a queue for another member in `own_topic`, if none of its messages is unacknowledged. Never waits.
+
+        `topic` is that topic or the group's retry topic."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            queue = self._queues.get((topic, queue_id))
+            queue = self._queues.get((own_topic, topic, queue_id))
             if queue is not None:
                 if queue.busy:
                     return False
@@ -311,20 +328,19 @@ class Consumer:
     def apply_decisions(self) -> None:
         """Acknowledges or sends back the messages for which `ack` or `nack` was called. Never waits for the consumer's
         own thread, which does the same when it continues."""
-        if self._unacknowledged and self._lock.acquire(blocking=False):
+        if self._unacknowledged.queues and self._lock.acquire(blocking=False):
             try:
                 self._unacknowledged.apply_decisions(self)
             finally:
                 self._lock.release()
 
-    def offsets_reset(self, topic: str, queue_ids: Sequence[int]) -> None:
-        """Continues at the group's new offsets in these queues."""
+    def offsets_reset(self, own_topic: str, topic: str, queue_ids: Sequence[int]) -> None:
+        """Continues at the group's new offsets in these queues, which it reads as a member in `own_topic`."""
         with self._lock:
             for queue_id in queue_ids:
-                queue = self._queues.get((topic, queue_id))
+                queue = self._queues.get((own_topic, topic, queue_id))
                 if queue is not None:
-                    self._drop(queue)
-                    self._broker.unlock_queue(self, topic, queue_id)
+                    self._release(queue)
 
     # For the pool
 
@@ -366,7 +382,7 @@ class Consumer:
             _log.warning(
                 "message %s is dropped: a broadcasting consumer has no retries",
                 message.message_id,
-                extra={"topic": self._topic, "group": self._group, "message_id": message.message_id},
+                extra={"topic": message.topic, "group": self._group, "message_id": message.message_id},
             )
             return
         most = _RECONSUME_TIMES_MAX if self._max_reconsume_times is None else self._max_reconsume_times
@@ -392,9 +408,8 @@ class Consumer:
         with self._lock:
             if orderly is self._orderly:
                 return
-            for (topic, queue_id), queue in list(self._queues.items()):
-                self._drop(queue)
-                self._broker.unlock_queue(self, topic, queue_id)
+            for queue in list(self._queues.values()):
+                self._release(queue)
             self._orderly = orderly
 
     def _not_in_pool(self) -> None:
@@ -418,8 +433,12 @@ class Consumer:
             self._closed = True
             for queue in self._queues.values():
                 queue.dropped = True
-            self._broker.unregister_consumer(self)
+            self._unregister()
         self._broker.write_offsets()
+
+    def _unregister(self) -> None:
+        for member in self._members.values():
+            self._broker.unregister_consumer(member)
 
     def _take(self, count: int) -> list[ReceivedMessage]:
         with self._lock:
@@ -427,7 +446,8 @@ class Consumer:
                 raise self._closed_error()
             taken = self._from_queues(count, lambda _: count)
             for queue, messages in taken:
-                self._unacknowledged.add(queue, messages)
+                queue.held = messages[-1].queue_offset + 1 if queue.ahead else queue.next_offset
+            self._unacknowledged.queues += taken
         if len(taken) == 1:
             return taken[0][1].copy()
         return [message for _, messages in taken for message in messages]
@@ -458,69 +478,103 @@ class Consumer:
         return taken
 
     def _rebalance(self) -> None:
-        """Takes and releases queues by the current members and queues of the topic."""
+        """Takes and releases queues by the current members, topics and queues."""
+        if self._find_at is not None and self._monotonic() >= self._find_at:
+            self._find_new_topics()
         found = [tuple(self._broker.read_queues(source.topic)) for source in self._sources]
         if found == self._assigned and not self._stale:
             return
         self._stale = False
-        wanted: dict[tuple[str, int], Source] = {}
+        wanted: dict[QueueKey, Source] = {}
         for source, queue_ids in zip(self._sources, found, strict=True):
             every = self._model is MessageModel.BROADCASTING
-            mine = queue_ids if every else self._broker.share_of(self, source.topic)
-            wanted.update(((source.topic, queue_id), source) for queue_id in mine)
-        for (topic, queue_id), queue in list(self._queues.items()):
-            queue.leaving = (topic, queue_id) not in wanted
+            mine = queue_ids if every else self._broker.share_of(source.member, source.topic)
+            wanted.update(((source.member.topic, source.topic, queue_id), source) for queue_id in mine)
+        for key, queue in list(self._queues.items()):
+            queue.leaving = key not in wanted
             if not queue.leaving:
                 continue
             if queue.busy:
                 self._stale = True  # It is released when its messages are acknowledged.
                 continue
-            self._drop(queue)
-            self._broker.unlock_queue(self, topic, queue_id)
-        for (topic, queue_id), source in wanted.items():
-            if (topic, queue_id) in self._queues:
-                continue
-            try:
-                if self._model is MessageModel.BROADCASTING or self._broker.lock_queue(self, topic, queue_id):
-                    self._add(source, queue_id)
-                else:
-                    self._stale = True  # Its holder has unacknowledged messages of it.
-            except _AWAY as error:
-                self._stale = True
-                _log.warning("%s/%d will be read when its broker is back: %s", topic, queue_id, error)
+            self._release(queue)
+        for key, source in wanted.items():
+            if key not in self._queues:
+                self._take_queue(source, key[2])
         self._assigned = found
 
-    def _add(self, source: Source, queue_id: int) -> None:
-        begin = self._begin(source, queue_id)
-        queue = ReadQueue(source, queue_id, begin, begin)
-        self._queues[source.topic, queue_id] = queue
-        self._turn.append(queue)
+    def _take_queue(self, source: Source, queue_id: int) -> None:
+        """Begins to read a queue, unless another member still has unacknowledged messages of it."""
+        every = self._model is MessageModel.BROADCASTING
+        try:
+            if every or self._broker.lock_queue(source.member, source.topic, queue_id):
+                begin = self._begin(source, queue_id)
+                queue = ReadQueue(source, queue_id, begin, begin)
+                self._queues[queue.key] = queue
+                self._turn.append(queue)
+            else:
+                self._stale = True
+        except _AWAY as error:
+            self._stale = True
+            _log.warning("%s/%d will be read when its broker is back: %s", source.topic, queue_id, error)
+
+    def _release(self, queue: ReadQueue) -> None:
+        """Stops reading a queue, and lets another member have it."""
+        self._drop(queue)
+        self._broker.unlock_queue(queue.source.member, queue.source.topic, queue.queue_id)
 
     def _drop(self, queue: ReadQueue) -> None:
         queue.dropped = True
         queue.held = None
-        del self._queues[queue.source.topic, queue.queue_id]
+        del self._queues[queue.key]
         self._turn.remove(queue)
         self._stale = True
 
-    def _begin_group(self) -> None:
+    def _add_topic(self, topic: str, tags: Sequence[str] | None, *, begins: bool) -> None:
+        """Becomes a member in a topic. `begins`: the group begins there where `start` tells, if it has no offset."""
+        member = TopicMember(self, topic, tags)
+        member.number = self._broker.register_consumer(member)
+        self._members[topic] = member
+        own = self._group if self._instance is None else f"{self._group}%{self._instance}"
+        source = Source(topic, tags, own, member, self._broker.puller(member))
+        if begins:
+            self._begin_group(source)
+        self._sources.append(source)
+        if self._model is MessageModel.CLUSTERING:
+            retries = retry_group(self._group, topic)
+            self._sources.append(Source(retry_topic(self._group), None, retries, member, source.read, topic))
+
+    def _find_topics(self, *, begins: bool = False) -> None:
+        """Becomes a member in the topics that the pattern matches and that it does not read yet."""
+        for topic in self._broker.subscribable_topics():
+            if topic not in self._members and self._subscription.matches(topic):
+                self._add_topic(topic, self._subscription.tags, begins=begins)
+
+    def _find_new_topics(self) -> None:
+        self._find_at = self._monotonic() + _FIND_SECONDS
+        try:
+            self._find_topics()
+        except _AWAY as error:
+            _log.warning("new topics of group %s will be found when the broker is back: %s", self._group, error)
+
+    def _begin_group(self, source: Source) -> None:
         """Stores where a group begins that has no offset on the topic yet, for all queues, on disk.
 
         So no later message is skipped, whichever queue it is in and whichever member reads it.
         """
         if self._start is ConsumeFromWhere.FIRST:
             return
-        group = self._sources[0].offset_group
-        queue_ids = self._broker.read_queues(self._topic)
-        if any(self._broker.consumer_offset(self._topic, group, queue_id) is not None for queue_id in queue_ids):
+        topic, group = source.topic, source.offset_group
+        queue_ids = self._broker.read_queues(topic)
+        if any(self._broker.consumer_offset(topic, group, queue_id) is not None for queue_id in queue_ids):
             return
         # Also for a topic that does not exist yet, so that a restarted group does not skip its first messages.
         for queue_id in queue_ids or (0,):
             if isinstance(self._start, datetime):
-                begin = self._broker.search_offset(self._topic, queue_id, round(self._start.timestamp() * 1000))
+                begin = self._broker.search_offset(topic, queue_id, round(self._start.timestamp() * 1000))
             else:
-                _, begin = self._broker.queue_range(self._topic, queue_id)
-            self._broker.set_consumer_offset(self._topic, group, queue_id, begin)
+                _, begin = self._broker.queue_range(topic, queue_id)
+            self._broker.set_consumer_offset(topic, group, queue_id, begin)
         self._broker.write_offsets()
 
     def _begin(self, source: Source, queue_id: int) -> int:
@@ -575,7 +629,7 @@ class Consumer:
 
     def _pull(self, queue: ReadQueue, count: int) -> tuple[Sequence[ReceivedMessage], int]:
         source = queue.source
-        return self._read(source.topic, queue.queue_id, queue.next_offset, count, source.tags)
+        return source.read(source.topic, queue.queue_id, queue.next_offset, count, source.tags)
 
     def _put_back(self) -> None:
         """Returns unacknowledged messages to their queues, in order."""
@@ -598,42 +652,3 @@ class Consumer:
             was,
             extra={"topic": topic, "group": self._group, "queue_id": queue_id, "queue_offset": now},
         )
-
-
-def _consume_from_where(start: object) -> ConsumeFromWhere:
-    try:
-        return ConsumeFromWhere(start)
-    except ValueError:
-        raise InvalidOptionError(
-            f"unknown start {start!r}\nhint: ConsumeFromWhere.FIRST, ConsumeFromWhere.LAST, or a datetime",
-            option="start",
-        ) from None
-
-
-def _instance(model: MessageModel, name: object) -> str | None:
-    if model is MessageModel.CLUSTERING:
-        if name is not None:
-            raise InvalidOptionError(
-                "instance_name needs message_model=MessageModel.BROADCASTING; other groups share their offsets",
-                option="instance_name",
-            )
-        return None
-    if not isinstance(name, str):
-        raise InvalidOptionError(
-            "a broadcasting consumer needs instance_name, under which its offsets are kept for the next start\n"
-            'hint: instance_name="worker-1"',
-            option="instance_name",
-        )
-    validate_group(name)
-    return name
-
-
-def _reconsume_times(value: object) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-        raise InvalidOptionError(
-            f"max_reconsume_times must be 0 or more, got {value!r}\nhint: RocketMQ's default is 16",
-            option="max_reconsume_times",
-        )
-    return value

@@ -16,6 +16,7 @@ from txstore.consumer.allocation import allocate_averagely
 from txstore.consumer.consumer import Consumer
 from txstore.consumer.members import Members
 from txstore.consumer.progress import ConsumerProgress, DeadLetter, GroupDescription, QueueLag
+from txstore.consumer.subscription import Topics
 from txstore.errors import InvalidNameError
 from txstore.interface import BrokerInterface, ConsumerMember
 from txstore.message import ConsumeFromWhere, MessageModel, ReceivedMessage, SentMessage
@@ -39,7 +40,7 @@ class ConsumerGroups:
     def consumer(
         self,
         group: str,
-        topic: str,
+        topic: Topics,
         tags: str | None = None,
         *,
         start: ConsumeFromWhere | datetime = ConsumeFromWhere.FIRST,
@@ -49,8 +50,9 @@ class ConsumerGroups:
     ) -> Consumer:
         """Creates a consumer of `topic` for `group`, which shares its queues with the group's other members.
 
-        `tags` is `"a || b"`; `txstore.Consumer` describes the other arguments. Raises InvalidNameError,
-        InvalidOptionError (also if another member in this process has a different subscription), ReadOnlyError.
+        `topic` is a name, several names, a dict of names and tags, or a compiled pattern. `tags` is `"a || b"`;
+        `txstore.Consumer` describes the other arguments. Raises InvalidNameError, InvalidOptionError (also if another
+        member in this process has a different subscription), ReadOnlyError.
         """
         self._must_write("a consumer")
         return Consumer(
@@ -82,7 +84,9 @@ class ConsumerGroups:
         """Describes a consumer group: its topics, lag, members and dead letters. Raises InvalidNameError."""
         self._members.apply_decisions()
         members = [member for member in self._members.all() if member.group == group]
-        return self._progress.describe(group, {member.topic for member in members}, len(members))
+        return self._progress.describe(
+            group, {member.topic for member in members}, len({member.reader for member in members})
+        )
 
     def reset_offsets(
         self, group: str, topic: str, to: ConsumeFromWhere | datetime | int, *, queue_id: int | None = None
@@ -149,6 +153,9 @@ class ConsumerGroups:
         self._progress.set_offset(topic, group, queue_id, queue_offset)
 
     # Provided by the broker
+
+    def subscribable_topics(self) -> Sequence[str]:
+        raise NotImplementedError
 
     def read_queues(self, topic: str) -> Sequence[int]:
         raise NotImplementedError

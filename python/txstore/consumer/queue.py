@@ -8,10 +8,15 @@ Not here: reading, writing offsets, threads (the consumer's lock guards all of t
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
+from txstore.interface import ConsumerMember, Pull
 from txstore.message import ReceivedMessage
 
-__all__ = ["ReadQueue", "Source"]
+__all__ = ["QueueKey", "ReadQueue", "Source"]
+
+QueueKey: TypeAlias = tuple[str, str, int]
+"""The consumer's own topic, the topic of the queue (which may be the retry topic), the queue id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +27,9 @@ class Source:
     tags: Sequence[str] | None
     offset_group: str
     """The name under which its offsets are stored."""
+    member: ConsumerMember
+    """The consumer as a member in its own topic."""
+    read: Pull
     origin: str | None = None
     """In a retry topic: take only messages that came from this topic."""
 
@@ -53,6 +61,11 @@ class ReadQueue:
     """When an orderly queue may continue after a message failed."""
     failures: int = 0
     """How often the current message of an orderly queue has failed."""
+
+    @property
+    def key(self) -> QueueKey:
+        """What identifies it in its consumer, which reads a retry topic once for each of its own topics."""
+        return self.source.member.topic, self.source.topic, self.queue_id
 
     @property
     def busy(self) -> bool:

@@ -33,24 +33,17 @@ class Unacknowledged:
     """The messages of one consumer. It must not refer to the consumer, which would then not be freed at once."""
 
     def __init__(self) -> None:
-        self._queues: list[tuple[ReadQueue, list[ReceivedMessage]]] = []
+        self.queues: list[tuple[ReadQueue, list[ReceivedMessage]]] = []
+        """The queues of which it has messages. The consumer appends to it what it hands out."""
         self._to_send_back: deque[tuple[ReceivedMessage, int]] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._queues)
-
-    def add(self, queue: ReadQueue, messages: list[ReceivedMessage]) -> None:
-        """Adds the messages that were taken from a queue."""
-        queue.held = messages[-1].queue_offset + 1 if queue.ahead else queue.next_offset
-        self._queues.append((queue, messages))
 
     def acknowledge(self, owner: Owner) -> None:
         """Acknowledges all. Those that asked for a retry are sent back first.
 
         Raises the errors of sending a message back. Nothing after it is acknowledged then; call again to continue.
         """
-        while self._queues:
-            queue, messages = self._queues[0]
+        while self.queues:
+            queue, messages = self.queues[0]
             for message in messages:
                 delay_level = message.settle()
                 if delay_level is not None:
@@ -61,7 +54,7 @@ class Unacknowledged:
             if queue.held is not None:
                 owner.note(queue, queue.held)
                 queue.held = None
-            del self._queues[0]
+            del self.queues[0]
 
     def apply_decisions(self, owner: Owner, *, give_back: bool = False) -> None:
         """Acknowledges or sends back the messages for which `ack` or `nack` was called, and no other.
@@ -69,7 +62,7 @@ class Unacknowledged:
         With `give_back`, the others are returned to their queues, so that `ack` and `nack` fail from then on.
         """
         left_queues = []
-        for queue, messages in self._queues:
+        for queue, messages in self.queues:
             left = [message for message in messages if not self._apply(owner, queue, message, give_back)]
             if left:
                 left_queues.append((queue, left))
@@ -77,12 +70,12 @@ class Unacknowledged:
                 owner.note(queue, left[0].queue_offset if left else queue.held)
                 if not left:
                     queue.held = None
-        self._queues = left_queues
+        self.queues = left_queues
 
     def clear(self) -> list[ReadQueue]:
         """Forgets all messages, and returns their queues."""
-        queues = [queue for queue, _ in self._queues]
-        self._queues.clear()
+        queues = [queue for queue, _ in self.queues]
+        self.queues.clear()
         self._to_send_back.clear()
         return queues
 
