@@ -1554,6 +1554,9 @@ class RemotingServer:
         """Sends a request that the client answers by a `ClientAnswer`. Returns its `opaque`; None: it was not sent."""
     def may_send(self, account: str | None, topic: str) -> bool:
         """Returns whether an account may publish to a topic now. Always True without accounts."""
+    def may_read(self, account: str | None, topic: str) -> bool:
+        """Returns whether an account may read a topic now. Always True without accounts, and for None, a client that
+        needs none."""
     def send_check(
         self, connection: int, account: str | None, store: Store, half_queue_offset: int, broker_name: str
     ) -> bool:

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -539,3 +540,23 @@ def test_exposed_address_is_warned_about(
     with caplog.at_level(logging.WARNING):
         _warn(ServerConfig(listen, name_server=None), Secrets(tls, [] if "accounts" in secured else None, None))
     assert (told in caplog.text) if told else not caplog.text
+
+
+def test_a_consumer_of_a_pattern_finds_what_its_account_may_read(server: Server, broker: EmbeddedBroker) -> None:
+    """It needs the names of topics, and no administrator."""
+    for topic in ("orders", "secret", "paid"):
+        broker.create_topic(topic)
+    keys = {"access_key": "reader-app", "secret_key": SECRETS["reader-app"]}
+    with (
+        txstore.connect(str(server.name_server), poll_name_server_interval=0.1, **keys) as there,  # type: ignore[arg-type]
+        there.consumer("shipping", re.compile(".*")) as consumer,
+    ):
+        assert consumer.topics == ("orders", "paid")
+        broker.producer("p").send(Message("new", b"17"))
+        for message in consumer:
+            assert message.topic == "new"
+            break
+        assert list(consumer.topics) == ["new", "orders", "paid"]
+    keys = {"access_key": "operator", "secret_key": SECRETS["operator"]}
+    with txstore.connect(str(server.name_server), **keys) as there:  # type: ignore[arg-type]
+        assert {"new", "orders", "paid", "secret"} <= set(there.subscribable_topics())

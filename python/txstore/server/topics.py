@@ -36,6 +36,7 @@ _GROUP_SETTINGS = ("consumeEnable", "consumeMessageOrderly", "retryMaxTimes")
 class _Tables(Protocol):
     def set_topic(self, topic: str, read_queues: int, write_queues: int) -> None: ...
     def forget_topic(self, topic: str) -> None: ...
+    def may_read(self, account: str | None, topic: str) -> bool: ...
     def counters(self) -> dict[str, int]: ...
 
 
@@ -112,7 +113,10 @@ class Topics:
         return OK
 
     def names(self, request: Request) -> Reply:
-        return Reply(body=json_of({"topicList": self._broker.topics()}))
+        """Returns the topics that the client may read. A consumer of a pattern asks for them."""
+        may_read, account = self._tables.may_read, request.account
+        names = [topic for topic in self._broker.topics() if may_read(account, topic)]
+        return Reply(body=json_of({"topicList": names}))
 
     def all(self, request: Request) -> Reply:
         """Returns the settings of all topics."""

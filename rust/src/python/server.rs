@@ -265,6 +265,10 @@ impl RemotingServer {
         self.server.service().may_send(account, topic)
     }
 
+    fn may_read(&self, account: Option<&str>, topic: &str) -> bool {
+        self.server.service().may_read(account, topic)
+    }
+
     fn forget_producer(&self, connection: u64, group: &str) {
         self.server.service().forget_producer(connection, group);
     }

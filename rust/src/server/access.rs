@@ -97,7 +97,8 @@ fn send(topic: &str) -> Need<'_> {
     own_group(topic).unwrap_or_else(|| Need::Send(topic.into()))
 }
 
-fn read(topic: &str) -> Need<'_> {
+/// Returns the permission to read a topic.
+pub(super) fn read(topic: &str) -> Need<'_> {
     if is_system_topic(topic) {
         return Need::Admin;
     }

@@ -122,6 +122,13 @@ impl Service {
         accounts.is_none_or(|accounts| accounts.may(account, &Need::Send(topic.into())))
     }
 
+    /// Returns whether an account may currently read a topic. Always true without accounts, and without an account:
+    /// then the request came over a connection that needs none.
+    pub fn may_read(&self, account: Option<&str>, topic: &str) -> bool {
+        let accounts = self.accounts.read().clone();
+        account.is_none() || accounts.is_none_or(|accounts| accounts.may(account, &access::read(topic)))
+    }
+
     /// Returns the topic of the record that a request names. For a half message, the real topic.
     fn topic_at(&self, named: NamedOffset) -> Option<String> {
         match named {

@@ -179,7 +179,7 @@ request_codes! {
     GET_CONSUMER_CONNECTION_LIST = 203: Python, Admin;
     GET_PRODUCER_CONNECTION_LIST = 204: Python, Admin;
     WIPE_WRITE_PERM_OF_BROKER = 205: Refused, Admin;
-    GET_ALL_TOPIC_LIST_FROM_NAMESERVER = 206: Python, Admin;
+    GET_ALL_TOPIC_LIST_FROM_NAMESERVER = 206: Python, Signature;
     DELETE_SUBSCRIPTIONGROUP = 207: Python, Admin;
     GET_CONSUME_STATS = 208: Python, Admin;
     SUSPEND_CONSUMER = 209: Refused, Admin;
@@ -202,8 +202,8 @@ request_codes! {
     REGISTER_FILTER_SERVER = 301: Refused, Admin;
     REGISTER_MESSAGE_FILTER_CLASS = 302: Refused, Admin;
     QUERY_CONSUME_TIME_SPAN = 303: Refused, Admin;
-    GET_SYSTEM_TOPIC_LIST_FROM_NS = 304: Python, Admin;
-    GET_SYSTEM_TOPIC_LIST_FROM_BROKER = 305: Refused, Admin;
+    GET_SYSTEM_TOPIC_LIST_FROM_NS = 304: Python, Signature;
+    GET_SYSTEM_TOPIC_LIST_FROM_BROKER = 305: Refused, Signature;
     CLEAN_EXPIRED_CONSUMEQUEUE = 306: Refused, Admin;
     GET_CONSUMER_RUNNING_INFO = 307: Python, Admin;
     QUERY_CORRECTION_OFFSET = 308: Refused, Admin;
