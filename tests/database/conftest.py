@@ -141,7 +141,7 @@ class Kind:
     def outcomes(self) -> dict[str, str]:
         """Id → outcome, of the rows of local transactions."""
         rows = self.rows("SELECT transaction_id, outcome FROM txstore_transactions")
-        return {name: outcome for name, outcome in rows if name != "txstore.identity"}
+        return {name: outcome for name, outcome in rows if not name.startswith("txstore.")}
 
     def close(self) -> None:
         if self.engine is None:

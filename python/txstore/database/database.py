@@ -28,7 +28,7 @@ from txstore.database.outbox import (
     outbox_status,
     waiting_rows,
 )
-from txstore.database.rows import TableError, answer, table_is_missing
+from txstore.database.rows import TableError, answer, must_have_version, table_is_missing
 from txstore.database.session import (
     Handle,
     handle_of,
@@ -105,7 +105,8 @@ class Database:
     # For users
 
     def create_table(self) -> None:
-        """Creates the tables `txstore_transactions`, `txstore_inbox` and `txstore_outbox`, unless they exist.
+        """Creates the tables `txstore_transactions`, `txstore_inbox` and `txstore_outbox`, unless they exist. Updates
+        those of an earlier version.
 
         Alternatively, execute `txstore.database.DDL` (in SQLite `DDL_SQLITE`) in a migration. Raises what the driver
         raises.
@@ -229,15 +230,21 @@ class Database:
         return forwarder
 
     def identity(self) -> str:
-        """Returns the random name of this database, read once. Raises TableError if the table is missing."""
+        """Returns the random name of this database, read once. Raises TableError if the tables are missing, or of
+        another version."""
         if self._identity is None:
             self._identity = self._on_tables(_identify)
         return self._identity
 
     def _on_tables(self, work: Callable[[Handle], Coroutine[Any, Any, _T]]) -> _T:
-        """Runs `work` on a new connection. Raises TableError if a table is missing."""
+        """Runs `work` on a new connection. Raises TableError if a table is missing or has another version."""
+
+        async def checked(handle: Handle) -> _T:
+            await must_have_version(handle, named(self._source))
+            return await work(handle)
+
         try:
-            return self._do(work)
+            return self._do(checked)
         except Exception as error:
             if table_is_missing(error):
                 raise TableError.missing(named(self._source)) from error

@@ -10,17 +10,25 @@ import time
 from collections.abc import Callable
 
 from txstore.database.session import Handle
-from txstore.database.statements import INSERT_COMMITTED, INSERT_ROLLED_BACK, SELECT_OUTCOME, WAIT_SHORTLY
+from txstore.database.statements import (
+    INSERT_COMMITTED,
+    INSERT_ROLLED_BACK,
+    SELECT_OUTCOME,
+    SELECT_VERSION,
+    UPDATE,
+    VERSION,
+    WAIT_SHORTLY,
+)
 from txstore.errors import AlreadyEndedError, InvalidOptionError
 from txstore.message import TransactionState
 
-__all__ = ["TableError", "already", "answer", "insert", "outcome_of", "table_is_missing"]
+__all__ = ["TableError", "already", "answer", "insert", "must_have_version", "outcome_of", "table_is_missing"]
 
 _CLOCKS_MS = 3_600_000  # How far the clocks of processes that write and clean rows may differ.
 
 
 class TableError(InvalidOptionError):
-    """The table of local transactions is missing, belongs to another database, or no longer has the row."""
+    """The tables are missing, have another version or belong to another database, or a row was cleaned."""
 
     @classmethod
     def missing(cls, where: str) -> "TableError":
@@ -28,6 +36,22 @@ class TableError(InvalidOptionError):
         return cls(
             f"there is no table txstore_transactions in {where}\n"
             "hint: call database.create_table() once, or execute txstore.database.DDL in a migration",
+            option="database",
+        )
+
+    @classmethod
+    def version(cls, where: str, found: int) -> "TableError":
+        """Returns the error for tables of another version."""
+        if found > VERSION:
+            return cls(
+                f"the tables in {where} have version {found}; this txstore knows version {VERSION}\n"
+                "hint: install the txstore that updated them, or a newer one",
+                option="database",
+            )
+        return cls(
+            f"the tables in {where} have version {found}; this txstore needs version {VERSION}\n"
+            "hint: call database.create_table(), or execute txstore.database.DDL again in a migration; its last "
+            f"statement updates them: {UPDATE}",
             option="database",
         )
 
@@ -56,6 +80,15 @@ def table_is_missing(error: BaseException) -> bool:
     state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     text = str(cause)
     return state == "42P01" or "no such table: txstore_" in text or "unable to open database file" in text
+
+
+async def must_have_version(handle: Handle, where: str) -> None:
+    """Raises TableError if the tables are older or newer than this txstore's."""
+    _, found = await handle.run(SELECT_VERSION)
+    await handle.rollback()
+    version = 1 if found is None else int(found)
+    if version != VERSION:
+        raise TableError.version(where, version)
 
 
 async def insert(handle: Handle, transaction_id: str, identity: str, where: Callable[[], str]) -> None:

@@ -11,6 +11,7 @@ Not here: who executes the SQL, and when.
     txstore_transactions    transaction_id      outcome                       created_ms
                             <id>                committed | rolled_back       when it was written
                             txstore.identity    a random name of the database rows older than this were cleaned
+                            txstore.version     the version of all tables     never: no cleaning removes it
     txstore_inbox           consumer_group, message_id                        when it was handled
     txstore_outbox          id, destination     message                       parked
                             whose row, what log as OutboxRow encodes it       why it cannot be sent; NULL: it waits
@@ -22,7 +23,10 @@ from collections.abc import Iterable
 
 __all__ = ["CLEAN", "CLEAN_INBOX", "COMMITTED", "DDL", "DDL_SQLITE", "ROLLED_BACK", "Statement", "delete_from_outbox"]
 
-_TABLE, _INBOX, _OUTBOX, _IDENTITY = "txstore_transactions", "txstore_inbox", "txstore_outbox", "txstore.identity"
+_TABLE, _INBOX, _OUTBOX = "txstore_transactions", "txstore_inbox", "txstore_outbox"
+_IDENTITY, _VERSION = "txstore.identity", "txstore.version"
+VERSION = 2
+"""The version of the tables. Version 1 had no row with its version."""
 COMMITTED, ROLLED_BACK = "committed", "rolled_back"
 
 _OUTBOX_COLUMNS = (
@@ -39,14 +43,20 @@ _TABLES = (
     f"CREATE TABLE IF NOT EXISTS {_INBOX} (consumer_group VARCHAR(255) NOT NULL, message_id VARCHAR(255) NOT NULL, "
     "created_ms BIGINT NOT NULL, PRIMARY KEY (consumer_group, message_id))",
 )
+UPDATE = (
+    f"INSERT INTO {_TABLE} (transaction_id, outcome, created_ms) "
+    f"VALUES ('{_VERSION}', '{VERSION}', {2**63 - 1}) ON CONFLICT DO NOTHING"
+)
+"""Updates tables of version 1. Its time is later than any that programs of version 1 clean."""
 _OUTBOX_TABLE = f"CREATE TABLE IF NOT EXISTS {_OUTBOX} ({_OUTBOX_COLUMNS})"
 
-DDL: tuple[str, ...] = (*_TABLES, _OUTBOX_TABLE.format(number="BIGINT", binary="BYTEA"), _OUTBOX_GROUPS)
-"""The SQL of `create_table()` for PostgreSQL, for migrations."""
+DDL: tuple[str, ...] = (*_TABLES, _OUTBOX_TABLE.format(number="BIGINT", binary="BYTEA"), _OUTBOX_GROUPS, UPDATE)
+"""The SQL of `create_table()` for PostgreSQL, for migrations. Skips what exists, and updates tables of version 1."""
 DDL_SQLITE: tuple[str, ...] = (
     *(f"{sql} WITHOUT ROWID" for sql in _TABLES),
     _OUTBOX_TABLE.format(number="INTEGER", binary="BLOB"),
     _OUTBOX_GROUPS,
+    UPDATE,
 )
 """The same for SQLite. Each row is stored in one B-tree instead of two; one with a message by its number, because
 WITHOUT ROWID would put each body of more than a kilobyte on a page of its own."""
@@ -97,21 +107,23 @@ INSERT_IDENTITY = Statement(
     f"VALUES ('{_IDENTITY}', CAST(:identity AS VARCHAR(64)), 0) ON CONFLICT DO NOTHING"
 )
 SELECT_IDENTITY = Statement(f"SELECT outcome FROM {_TABLE} WHERE transaction_id = '{_IDENTITY}'")
+SELECT_VERSION = Statement(f"SELECT outcome FROM {_TABLE} WHERE transaction_id = '{_VERSION}'")
 FORGET_BEFORE = Statement(
     f"UPDATE {_TABLE} SET created_ms = CAST(:before_ms AS BIGINT) "
     f"WHERE transaction_id = '{_IDENTITY}' AND created_ms < CAST(:before_ms AS BIGINT)"
 )
+_NOT_OURS = f"transaction_id NOT IN ('{_IDENTITY}', '{_VERSION}')"
 # There is no index by age: every row would pay for it, and cleaning runs once an hour. So cleaning walks along the key:
 # it finds the next part with old rows, then deletes them.
 NEXT_TO_CLEAN = Statement(
     f"SELECT max(transaction_id) FROM (SELECT transaction_id FROM {_TABLE} "
     "WHERE transaction_id > CAST(:after AS VARCHAR(255)) AND created_ms < CAST(:before_ms AS BIGINT) "
-    f"AND transaction_id <> '{_IDENTITY}' ORDER BY transaction_id LIMIT CAST(:rows AS BIGINT)) AS old"
+    f"AND {_NOT_OURS} ORDER BY transaction_id LIMIT CAST(:rows AS BIGINT)) AS old"
 )
 CLEAN = Statement(
     f"DELETE FROM {_TABLE} WHERE transaction_id > CAST(:after AS VARCHAR(255)) "
     "AND transaction_id <= CAST(:last AS VARCHAR(255)) AND created_ms < CAST(:before_ms AS BIGINT) "
-    f"AND transaction_id <> '{_IDENTITY}'"
+    f"AND {_NOT_OURS}"
 )
 NEXT_GROUP = Statement(f"SELECT min(consumer_group) FROM {_INBOX} WHERE consumer_group > CAST(:after AS VARCHAR(255))")
 NEXT_TO_CLEAN_INBOX = Statement(
