@@ -57,6 +57,7 @@ lint: $(NATIVE) ## formats, lints and types, in Rust and in Python
 	$(call step,rustfmt,cargo fmt --check)
 	$(call step,clippy,cargo clippy --locked --quiet --all-targets --all-features -- -D warnings)
 	$(call step,clippy without Python,cargo clippy --locked --quiet --all-targets -- -D warnings)
+	$(call step,clippy without memory,cargo clippy --locked --quiet --lib --features python$(comma)server -- -D warnings)
 	$(call step,ruff check,$(BIN)/ruff check --quiet)
 	$(call step,ruff format,$(BIN)/ruff format --check --quiet)
 	$(call step,mypy,$(BIN)/mypy $(TYPED))

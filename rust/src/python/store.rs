@@ -27,13 +27,13 @@ use crate::transaction::scan::{Waiting, group_by_facts};
 
 /// Where a store is.
 #[derive(FromPyObject)]
-enum Location<'py> {
+enum Location {
     #[cfg(feature = "memory")]
-    Memory(Bound<'py, super::memory::MemoryStorage>),
+    Memory(Py<super::memory::MemoryStorage>),
     Directory(PathBuf),
 }
 
-impl Location<'_> {
+impl Location {
     /// Returns whether a thread flushes the store. One in memory is flushed by its owner, so that tests control it.
     const fn has_background(&self) -> bool {
         matches!(self, Self::Directory(_))
@@ -60,7 +60,7 @@ impl Store {
     #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools)] // Each is a keyword of the Python call.
     fn open(
         py: Python<'_>,
-        path: Location<'_>,
+        path: Location,
         read_only: bool,
         flush_disk_type: &str,
         transaction_flush_disk_type: &str,
