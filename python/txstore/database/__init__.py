@@ -22,7 +22,7 @@ Always: a transaction's row is committed exactly if its message is. `import txst
 
 from txstore.database.database import Database
 from txstore.database.inbox import Inbox
-from txstore.database.outbox import AsyncOutboxProducer, OutboxProducer, OutboxReceipt
+from txstore.database.outbox import AsyncOutboxProducer, OutboxProducer, OutboxReceipt, PendingMessage
 from txstore.database.rows import TableError
 from txstore.database.statements import DDL, DDL_SQLITE
 
@@ -34,5 +34,6 @@ __all__ = [
     "Inbox",
     "OutboxProducer",
     "OutboxReceipt",
+    "PendingMessage",
     "TableError",
 ]

@@ -14,18 +14,22 @@ import uuid
 from collections.abc import Callable, Coroutine, Set
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from txstore.database.block import AsyncDatabaseTransaction, DatabaseTransaction
 from txstore.database.inbox import Inbox
 from txstore.database.outbox import (
     AsyncOutboxProducer,
+    AsyncSession,
+    BlockingSession,
     Forwarder,
     OutboxProducer,
     OutboxStatus,
+    PendingMessage,
     WaitingRow,
     change_parked,
     outbox_status,
+    pending_messages,
     waiting_rows,
 )
 from txstore.database.rows import TableError, answer, must_have_version, table_is_missing
@@ -145,6 +149,25 @@ class Database:
             return deleted
 
         return self._do(clean)
+
+    @overload
+    def pending(self, session: AsyncSession) -> Coroutine[Any, Any, list[PendingMessage]]: ...
+    @overload
+    def pending(self, session: BlockingSession) -> list[PendingMessage]: ...
+    def pending(self, session: object) -> list[PendingMessage] | Coroutine[Any, Any, list[PendingMessage]]:
+        """Returns the messages that the session's open transaction has sent so far, in the order of sending; for tests.
+
+        Only reads, so the test may then roll back. `await` it for an async session. Raises what `producer.send` raises
+        for a session that cannot be used: InvalidOptionError, TableError, and what the driver raises.
+        """
+        handle = handle_of(session)
+        if handle.asynchronous:
+            return self._pending(handle)
+        return run_now(pending_messages(handle, self.identity(), named(self._source)))
+
+    async def _pending(self, handle: Handle) -> list[PendingMessage]:
+        identity = await asyncio.to_thread(self.identity)
+        return await pending_messages(handle, identity, named(self._source))
 
     def outbox(self, limit: int = 100) -> list[WaitingRow]:
         """Returns at most `limit` rows of messages that were sent within a transaction and are not known to be durable

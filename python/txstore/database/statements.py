@@ -176,6 +176,17 @@ COUNT_WAITING = Statement(f"SELECT count(*) FROM {_OUTBOX} WHERE {_WAITING}")
 FIRST_WAITING = Statement(
     f"SELECT id, message FROM {_OUTBOX} WHERE id > CAST(:after AS BIGINT) AND {_WAITING} ORDER BY id LIMIT 1"
 )
+SELECT_WAITING_SQLITE = Statement(f"SELECT id, message FROM {_OUTBOX} WHERE parked IS NULL")
+SQLITE_FILES = Statement("PRAGMA database_list")
+# `xmin` has the lower half of a transaction's number. That of a savepoint is above that of the transaction around it.
+_ABOVE = (
+    "mod(CAST(CAST(xmin AS VARCHAR) AS BIGINT) - mod(txid_current_if_assigned(), 4294967296) + 4294967296, 4294967296)"
+)
+SELECT_OWN_POSTGRES = Statement(
+    f"SELECT id, message FROM {_OUTBOX} WHERE parked IS NULL AND CASE WHEN {_ABOVE} < 2147483648 "
+    f"THEN txid_status(txid_current_if_assigned() + {_ABOVE}) = 'in progress' ELSE false END"
+)
+"""A row that is visible although its transaction is in progress was inserted by the session's own, or a savepoint."""
 SQLITE_JOURNAL, SQLITE_SYNCHRONOUS = Statement("PRAGMA journal_mode"), Statement("PRAGMA synchronous")
 POSTGRES_SYNCHRONOUS = Statement("SHOW synchronous_commit")
 PARK = Statement(f"UPDATE {_OUTBOX} SET parked = CAST(:parked AS VARCHAR(1000)) WHERE id = CAST(:id AS BIGINT)")

@@ -11,24 +11,35 @@
                                 └── deletes the row
 
 `producer` has what programs call, `forwarder` the thread, `early` the hooks of SQLAlchemy, `waiting` what operators
-see, `unattended` what other processes left, `durability` a warning.
+see, `pending` what a test sees of its open transaction, `unattended` what other processes left, `durability` a warning.
 
 Always: a row is deleted only when its message is durable in the log, and a message is appended only if its row is
 committed.
 """
 
 from txstore.database.outbox.forwarder import Forwarder
-from txstore.database.outbox.producer import AsyncOutboxProducer, OutboxProducer, OutboxReceipt
+from txstore.database.outbox.pending import PendingMessage, pending_messages
+from txstore.database.outbox.producer import (
+    AsyncOutboxProducer,
+    AsyncSession,
+    BlockingSession,
+    OutboxProducer,
+    OutboxReceipt,
+)
 from txstore.database.outbox.waiting import OutboxStatus, WaitingRow, change_parked, outbox_status, waiting_rows
 
 __all__ = [
     "AsyncOutboxProducer",
+    "AsyncSession",
+    "BlockingSession",
     "Forwarder",
     "OutboxProducer",
     "OutboxReceipt",
     "OutboxStatus",
+    "PendingMessage",
     "WaitingRow",
     "change_parked",
     "outbox_status",
+    "pending_messages",
     "waiting_rows",
 ]

@@ -25,7 +25,7 @@ from txstore.producer import Producer
 from txstore.producer.outbox import AsyncProducer
 from txstore.producer.producer import not_a_message
 
-__all__ = ["AsyncOutboxProducer", "OutboxProducer", "OutboxReceipt"]
+__all__ = ["AsyncOutboxProducer", "AsyncSession", "BlockingSession", "OutboxProducer", "OutboxReceipt"]
 
 
 _NewRow: TypeAlias = tuple[OutboxRow, int | None]
