@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from txstore import (
+    ConsumeResult,
     InvalidOptionError,
     LocalTransactionState,
     Message,
+    ReceivedMessage,
     StoreClosedError,
     StoreIOError,
     TransactionMessage,
@@ -414,6 +416,24 @@ def test_wait_of_a_thread_ends_by_the_clock_or_by_real_time(broker: FakeBroker, 
         thread.join(0.01)
     thread.join(30)
     assert found == [[]]
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_handlers_retry_by_the_clock_and_do_not_move_it_while_they_run(broker: FakeBroker, orderly: bool) -> None:
+    """A failed message comes again after ten seconds, or after one if it is orderly; `timeout` ends `run`."""
+    broker.producer("p").send(Message("t", b"1"))
+    seen: list[float] = []
+
+    def handle(message: ReceivedMessage) -> ConsumeResult:
+        seen.append(broker.clock.monotonic())
+        time.sleep(0.05)
+        assert broker.clock.monotonic() == seen[-1]
+        return ConsumeResult.SUCCESS if len(seen) > 1 else ConsumeResult.RECONSUME_LATER
+
+    with broker.consumer("c", "t") as consumer:
+        consumer.run(handle, threads=2, orderly=orderly, timeout=60)
+    assert seen == pytest.approx([0, 1 if orderly else 10], abs=0.2)
+    assert broker.clock.monotonic() == pytest.approx(seen[1] + 60, abs=0.2)
 
 
 def test_no_file_is_opened_and_no_thread_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
