@@ -5,12 +5,14 @@
 //! Always: the total stays below three quarters of the budget, and the more memory the process takes that is not counted
 //!         here, the less is left. If clients hold more, those that hold most are closed first. So
 //!         a connection that holds little stays open, whatever others hold; it waits while memory of closed ones is freed.
+//!         What it still has to write is dropped at once by the thread that found it, since the server's other threads
+//!         may all be busy making more answers.
 //! Not here: the closing (`service`).
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use tokio::sync::Notify;
 
@@ -42,6 +44,13 @@ pub(super) struct Budget {
     /// The connections that must be closed.
     chosen: Mutex<Vec<u64>>,
     some_chosen: Notify,
+    /// What drops the answers that wait for a connection.
+    dropper: OnceLock<Weak<dyn DropAnswers>>,
+}
+
+/// Drops what a connection still has to write.
+pub(super) trait DropAnswers: std::fmt::Debug + Send + Sync {
+    fn drop_answers(&self, connection: u64);
 }
 
 /// The memory of one connection.
@@ -77,7 +86,14 @@ impl Budget {
             accounts: Mutex::default(),
             chosen: Mutex::default(),
             some_chosen: Notify::new(),
+            dropper: OnceLock::new(),
         })
+    }
+
+    /// Sets what drops the answers of connections that must be closed.
+    pub(super) fn dropped_by(&self, dropper: Weak<dyn DropAnswers>) {
+        // It is set once, when the server starts.
+        let _ = self.dropper.set(dropper);
     }
 
     /// Returns the uncounted bytes, at most 50 ms old.
@@ -141,16 +157,23 @@ impl Budget {
         by_bytes = accounts.values().filter_map(Weak::upgrade).map(|account| (account.bytes(), account)).collect();
         by_bytes.sort_unstable_by_key(|(bytes, _)| Reverse(*bytes));
         let enough = self.limit() / 8 * 7;
+        let mut leaving = Vec::new();
         for (_, account) in &by_bytes {
             if self.held.load(Relaxed) <= enough {
                 break;
             }
             if account.leave() {
-                self.chosen.lock().push(account.connection);
+                leaving.push(account.connection);
             }
         }
+        self.chosen.lock().extend_from_slice(&leaving);
         self.some_chosen.notify_one();
         drop(accounts);
+        if let Some(dropper) = self.dropper.get().and_then(Weak::upgrade) {
+            for connection in leaving {
+                dropper.drop_answers(connection);
+            }
+        }
     }
 }
 

@@ -111,6 +111,10 @@ impl Connection {
             if session.outbox.is_closed() || (stops && left == 0 && self.tasks.is_empty()) {
                 return End::Quiet;
             }
+            if self.reader.buffered() > 0 && self.service.is_memory_full() {
+                tokio::time::sleep(FULL_PAUSE).await;
+                continue;
+            }
             let interest = match left {
                 0 => Interest::READABLE,
                 1..=OUT_PAUSE if !stops => Interest::READABLE | Interest::WRITABLE,
@@ -176,11 +180,11 @@ impl Connection {
         })
     }
 
-    /// Handles the complete commands that have arrived, while the client reads and until others get their turn. Returns
-    /// the number of commands.
+    /// Handles the complete commands that have arrived, while the client reads, while there is memory, and until others
+    /// get their turn. Returns the number of commands.
     fn take_whole(&mut self) -> Result<usize, End> {
         let mut taken = 0;
-        while taken < COMMANDS_MAX && !self.session.outbox.is_full() {
+        while taken < COMMANDS_MAX && self.has_room() {
             match self.reader.take() {
                 Ok(Some(command)) => self.dispatch(command),
                 Ok(None) => break,
@@ -189,9 +193,14 @@ impl Connection {
             taken += 1;
         }
         // If the client must read first, or others get their turn, the rest of the frame may already be in the buffer.
-        let is_client_awaited = taken < COMMANDS_MAX && !self.session.outbox.is_full();
+        let is_client_awaited = taken < COMMANDS_MAX && self.has_room();
         self.deadlines.frames(taken, is_client_awaited && self.reader.buffered() > 0);
         Ok(taken)
+    }
+
+    /// Returns whether another answer may wait for the client, and whether there is memory for it.
+    fn has_room(&self) -> bool {
+        !self.session.outbox.is_full() && !self.service.is_memory_full()
     }
 
     fn malformed(&self, error: &dyn std::fmt::Display) -> End {

@@ -48,7 +48,7 @@ pub struct Server {
 impl Server {
     /// Starts to listen. Fails with the system's error and the address.
     pub fn start(store: Arc<Store>, options: &ServerOptions) -> Result<Self> {
-        let service = Arc::new(Service::new(store, options)?);
+        let service = Service::new(store, options)?;
         let threads = options.io_threads.max(1);
         let runtime =
             Builder::new_multi_thread().worker_threads(threads).thread_name("txstore-io").enable_all().build();

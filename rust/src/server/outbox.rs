@@ -20,6 +20,10 @@ use crate::remoting::frame::encode;
 pub(super) const OUT_MAX: usize = 32 << 20;
 /// When a client leaves this many bytes unread, the server stops reading from it until it has read.
 pub(super) const OUT_PAUSE: usize = 1 << 20;
+/// Bytes by which a long buffer grows. It is not doubled, so that one answer cannot take far more than the memory left.
+const OUT_STEP: usize = 2 << 20;
+/// The bytes of an answer without its body, usually.
+const HEADER_BYTES: usize = 1 << 10;
 const KEPT_MAX: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -67,6 +71,10 @@ impl Outbox {
             return false;
         }
         let was_empty = waiting.bytes.is_empty();
+        let needed = command.body.len() + HEADER_BYTES;
+        if waiting.bytes.len() > OUT_PAUSE && waiting.bytes.capacity() - waiting.bytes.len() < needed {
+            waiting.bytes.reserve_exact(needed.max(OUT_STEP));
+        }
         if let Err(error) = encode(command, &mut waiting.bytes) {
             let instead = command.response(crate::remoting::codes::response::SYSTEM_ERROR, Some(error.to_string()));
             if encode(&instead, &mut waiting.bytes).is_err() {
@@ -75,15 +83,16 @@ impl Outbox {
         }
         let bytes = waiting.bytes.capacity();
         waiting.charge.set(bytes);
-        let too_much = self.account.is_too_much();
-        if too_much {
-            waiting.abandon();
-        }
         drop(waiting);
-        if was_empty || too_much {
+        // Without the lock, because this may drop what other connections have to write.
+        if self.account.is_too_much() {
+            self.abandon();
+            return false;
+        }
+        if was_empty {
             self.changed.notify_one();
         }
-        !too_much
+        true
     }
 
     /// Drops what waits and ends the connection, so that other connections get the memory at once.

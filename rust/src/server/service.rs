@@ -7,13 +7,13 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 
 use super::access::{self, Denied, NamedOffset};
 use super::accounts::{Accounts, Need};
 use super::arrivals::Arrivals;
-use super::budget::{Account, Budget, WAITING_COST};
+use super::budget::{Account, Budget, DropAnswers, WAITING_COST};
 use super::counters::Counters;
 use super::deadlines::TimeLimits;
 use super::durable::Durable;
@@ -71,11 +71,19 @@ pub(super) enum Use {
     Read,
 }
 
+impl DropAnswers for Service {
+    fn drop_answers(&self, connection: u64) {
+        if let Some(session) = self.session(connection) {
+            session.outbox.abandon();
+        }
+    }
+}
+
 impl Service {
     /// Creates the service. Fails with `InvalidOption` if the certificate or the key cannot be used.
-    pub(super) fn new(store: Arc<Store>, options: &ServerOptions) -> Result<Self> {
+    pub(super) fn new(store: Arc<Store>, options: &ServerOptions) -> Result<Arc<Self>> {
         let tls = options.tls.as_ref().map(Tls::new).transpose()?;
-        Ok(Self {
+        let service = Arc::new(Self {
             store,
             host: options.host,
             tables: Tables::default(),
@@ -92,7 +100,10 @@ impl Service {
             connections_max: options.connections_max,
             limits: options.limits,
             budget: Budget::new(options.memory_max),
-        })
+        });
+        let dropper: Weak<Self> = Arc::downgrade(&service);
+        service.budget.dropped_by(dropper);
+        Ok(service)
     }
 
     /// Checks whether the session's account may send a request. Always passes without accounts.
