@@ -61,7 +61,7 @@ def test_each_client_is_asked_about_its_own_transactions(tmp_path: Path) -> None
             for number in range(20):
                 for name, producer in zip((b"one", b"other"), producers, strict=True):
                     producer.send_in_transaction(Message("orders", b"%s %d" % (name, number)))
-            assert [_main(broker).channels._open for broker in (one, other)] == [1, 1]
+            assert [_main(broker).channels.open for broker in (one, other)] == [1, 1]
             eventually(lambda: [len(set(listener.asked)) for listener in listeners] == [20, 20])
             assert {body.split()[0] for body in listeners[0].asked} == {b"one"}
             assert {body.split()[0] for body in listeners[1].asked} == {b"other"}
@@ -91,7 +91,7 @@ def test_threads_share_channels_up_to_a_limit(tmp_path: Path, monkeypatch: pytes
             thread.start()
         for thread in threads:
             thread.join()
-        assert 1 <= _main(broker).channels._open <= 3
+        assert 1 <= _main(broker).channels.open <= 3
         assert _main(broker).channels.in_use == 0
 
 
@@ -121,6 +121,30 @@ def test_a_channel_that_was_idle_too_long_is_replaced(monkeypatch: pytest.Monkey
     assert pool.take() is None
     for other in ours:
         other.close()
+
+
+def test_a_call_that_waits_ends_with_the_main_connection() -> None:
+    ours, theirs = socket.socketpair()
+    pool = Channels("here", lambda: ours, unsigned)
+    channel = pool.take()
+    assert channel is not None
+    raised: list[txstore.BrokerUnreachableError] = []
+
+    def call() -> None:
+        try:
+            channel.call(10, {}, timeout=60)
+        except txstore.BrokerUnreachableError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert theirs.recv(65536)
+    pool.close()
+    thread.join(60)
+    theirs.close()
+    assert [error.in_doubt for error in raised] == [True]
+    pool.give(channel)
+    assert not channel.is_open
 
 
 def test_no_answer_in_time_leaves_the_call_in_doubt(pair: tuple[Channel, socket.socket]) -> None:

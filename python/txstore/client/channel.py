@@ -7,6 +7,7 @@ Always: one request at a time on each channel. A channel on which a call failed 
 Not here: requests of the broker (checks, rebalance), which come over the main connection.
 """
 
+import contextlib
 import itertools
 import os
 import socket
@@ -82,6 +83,11 @@ class Channel:
     def close(self) -> None:
         self._socket.close()
 
+    def interrupt(self) -> None:
+        """Ends the connection under a call that another thread makes, and that then raises BrokerUnreachableError."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def _answer(self, opaque: int, timeout: float) -> RemotingCommand:
         until = 0.0
         while True:
@@ -106,14 +112,20 @@ class Channels:
         self._address, self._dial, self._sign = address, dial, sign
         self._lock = threading.Lock()
         self._idle: list[Channel] = []
-        self._open = 0
+        self._busy: set[Channel] = set()
+        self._dialing = 0
         self._closed = False
         self._process = os.getpid()
 
     @property
     def in_use(self) -> int:
         """How many channels threads use now."""
-        return self._open - len(self._idle)
+        return len(self._busy)
+
+    @property
+    def open(self) -> int:
+        """How many channels there are."""
+        return len(self._busy) + len(self._idle)
 
     def take(self) -> Channel | None:
         """Returns a channel that no other thread uses. None if there are too many, or the broker cannot be reached."""
@@ -124,33 +136,46 @@ class Channels:
             while self._idle and not self._closed:
                 channel = self._idle.pop()
                 if channel.used >= oldest:
+                    self._busy.add(channel)
                     return channel
                 channel.close()
-                self._open -= 1
-            if self._closed or self._open >= _CHANNELS_MAX:
+            if self._closed or self._dialing + self.open >= _CHANNELS_MAX:
                 return None
-            self._open += 1
+            self._dialing += 1
         try:
-            return Channel(self._address, self._dial(), self._sign)
+            channel = Channel(self._address, self._dial(), self._sign)
         except OSError:
             with self._lock:
-                self._open -= 1
+                self._dialing -= 1
             return None
+        return self._admitted(channel)
+
+    def _admitted(self, channel: Channel) -> Channel | None:
+        """Returns a new channel, unless all were closed meanwhile."""
+        with self._lock:
+            self._dialing -= 1
+            if not self._closed:
+                self._busy.add(channel)
+                return channel
+        channel.close()
+        return None
 
     def give(self, channel: Channel) -> None:
         """Takes a channel back."""
         with self._lock:
+            self._busy.discard(channel)
             if channel.is_open and not self._closed:
                 self._idle.append(channel)
                 return
-            self._open -= 1
         channel.close()
 
     def close(self) -> None:
-        """Closes all channels; one that a thread uses, when it is given back. Idempotent."""
+        """Closes all channels. A call that waits on one raises BrokerUnreachableError. Idempotent."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
-            self._open -= len(idle)
+            busy = list(self._busy)
         for channel in idle:
             channel.close()
+        for channel in busy:
+            channel.interrupt()
