@@ -1,8 +1,9 @@
 """A web service: one POST pays an order in the database and sends its message, both or neither.
 
-It listens on the loopback and keeps `DIRECTORY/orders.db` and `DIRECTORY/orders.store`. A consumer in the same process
-packs a parcel for each paid order, once. The store is opened and closed with the application. One process writes it, so
-the service runs one worker.
+It shows blocking handlers, a block that commits the session and the message, and a consumer in the same process, which
+packs a parcel for each paid order, once. In examples/fastapi_outbox.py, a request-scoped session sends its messages. It
+listens on the loopback and keeps `DIRECTORY/orders.db` and `DIRECTORY/orders.store`. The store is opened and closed
+with the application. One process writes it, so the service runs one worker.
 
 Run `python -m examples.fastapi_service DIRECTORY [--port 8000]`, then `curl -X POST localhost:8000/orders/17/payment`.
 """
