@@ -2,6 +2,7 @@
 
 import sqlite3
 
+import aiosqlite
 import psycopg
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
@@ -9,7 +10,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import txstore
 from txstore import Message, StoredMessage, Transaction
-from txstore.database import Database, Inbox
+from txstore.database import Database, Inbox, PendingMessage
 
 FROM_PATH = Database("orders.db")
 FROM_URL = Database("postgresql://localhost/orders")
@@ -43,3 +44,18 @@ async def pay_async(
 def handle(inbox: Inbox, message: StoredMessage, sessions: sessionmaker[Session]) -> bool:
     with sessions() as session, inbox.handle(message, session) as first:
         return first
+
+
+def pending(
+    database: Database,
+    session: sqlite3.Connection | Session | Connection | psycopg.Connection,
+    scoped: scoped_session[Session],
+) -> list[bytes]:
+    messages: list[PendingMessage] = database.pending(session) + database.pending(scoped)
+    return [message.body for message in messages]
+
+
+async def pending_async(
+    database: Database, session: AsyncSession | AsyncConnection | psycopg.AsyncConnection | aiosqlite.Connection
+) -> list[bytes]:
+    return [message.body for message in await database.pending(session)]
