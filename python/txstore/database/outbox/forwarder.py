@@ -484,9 +484,13 @@ class Forwarder:
         """Appends the messages of rows of one owner, in order; returns what became of each row, by number."""
         fates: dict[int, _Fate] = {}
         ready: list[tuple[_Row, OutboxRow, int]] = []
+        waiting: dict[str | None, int] = {}  # By message group, the first row that waits. Later ones need no query.
         for one in rows:
-            if one.group_seq > 1 and not await self._is_its_turn(handle, one, fates):
+            if one.group_seq > waiting.get(one.message_group, one.group_seq):
                 fates[one.id] = _Fate.LATER
+            elif one.group_seq > 1 and not await self._is_its_turn(handle, one, fates):
+                fates[one.id] = _Fate.LATER
+                waiting.setdefault(one.message_group, one.group_seq)
             elif one.row is None:
                 fates[one.id] = await self._park(handle, one, one.why)
             else:
