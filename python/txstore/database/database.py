@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from txstore.database.block import AsyncDatabaseTransaction, DatabaseTransaction
+from txstore.database.fork import inside_database
 from txstore.database.inbox import Inbox
 from txstore.database.outbox import (
     AsyncOutboxProducer,
@@ -289,11 +290,12 @@ class Database:
         """Runs `work` on a new connection, in this thread or, if it needs an event loop, in a new one."""
 
         async def opened() -> _T:
-            handle = await open_handle(self._source, make=make)
-            try:
-                return await work(handle)
-            finally:
-                await handle.close()
+            with inside_database():
+                handle = await open_handle(self._source, make=make)
+                try:
+                    return await work(handle)
+                finally:
+                    await handle.close()
 
         if not is_asynchronous(self._source):
             return run_now(opened())

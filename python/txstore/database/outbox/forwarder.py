@@ -33,6 +33,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from txstore._native import OutboxRow
+from txstore.database.fork import inside_database, outside_database
 from txstore.database.outbox.ids import ids_of, new_owner
 from txstore.database.outbox.unattended import Unattended
 from txstore.database.session import Handle, is_asynchronous, named, open_handle, run_now
@@ -267,10 +268,11 @@ class Forwarder:
     # The thread
 
     def _run(self) -> None:
-        if is_asynchronous(self.database.source):
-            asyncio.run(self._loop())
-        else:
-            run_now(self._loop())
+        with inside_database():
+            if is_asynchronous(self.database.source):
+                asyncio.run(self._loop())
+            else:
+                run_now(self._loop())
 
     async def _loop(self) -> None:
         pause = _RETRY_SECONDS[0]
@@ -312,7 +314,8 @@ class Forwarder:
                 await self._forward_unattended(handle)
             self.failure = self._away
             if is_last:
-                self._log.make_durable()
+                with outside_database():
+                    self._log.make_durable()
             await self._delete_if_due(handle, is_last=is_last)
             if is_last:
                 return
@@ -335,7 +338,8 @@ class Forwarder:
     def _rest(self, pause: float) -> None:
         """Waits before the next attempt; not when the forwarder closes."""
         if not self._closed:
-            self._wake.wait(pause)
+            with outside_database():
+                self._wake.wait(pause)
             self._wake.clear()
 
     def _wait(self, pause: float) -> None:
@@ -344,10 +348,12 @@ class Forwarder:
             self._is_idle = not self._closed and not self._inserted
             waits = self._deletes_itself and bool(self._appended)
         if not self._is_idle:
-            time.sleep(pause)
+            with outside_database():
+                time.sleep(pause)
             return
         self._is_asleep = not waits and time.monotonic() - self._last_insert > _RECENT_SECONDS
-        self._wake.wait(min(_IDLE_SECONDS, self._watch_seconds) if self._is_asleep else _POLL_SECONDS[1])
+        with outside_database():
+            self._wake.wait(min(_IDLE_SECONDS, self._watch_seconds) if self._is_asleep else _POLL_SECONDS[1])
         self._wake.clear()
         self._is_idle = self._is_asleep = False
 
@@ -514,7 +520,8 @@ class Forwarder:
         if not ready:
             return {}
         try:
-            done = self._log.append_many([row for _, row, _ in ready], [queue for _, _, queue in ready], once=once)
+            with outside_database():
+                done = self._log.append_many([row for _, row, _ in ready], [queue for _, _, queue in ready], once=once)
         except InvalidMessageError as error:
             if len(ready) == 1:
                 return {ready[0][0].id: await self._park(handle, ready[0][0], error_text(error))}
@@ -642,7 +649,8 @@ class Forwarder:
         while found := await self._read(handle, first, ids):
             rows = [one for one in found if due is None or one.id in due]
             fates = await self._append(handle, rows, once=True)
-            self._log.make_durable()
+            with outside_database():
+                self._log.make_durable()
             done = [row_id for row_id, fate in fates.items() if fate is _Fate.IN_LOG]
             await self._delete(handle, done)
             self._unattended.taken(ids.start, done)
