@@ -18,7 +18,7 @@ from typing import Any, NoReturn, Self, TypeVar, overload
 from txstore._native import Message, ResponseCode, is_system_topic, validate_topic
 from txstore.client.administration import Administration
 from txstore.client.blocking_administration import BlockingAdministration
-from txstore.client.caller import LoopCaller, ThreadCaller, at_once
+from txstore.client.caller import LoopCaller, ThreadCaller
 from txstore.client.checks import Checks
 from txstore.client.client import Client
 from txstore.client.consumer_running_info import ConsumerRunningInfo
@@ -36,6 +36,7 @@ from txstore.client.sending import RemoteEnd, RemoteSent, Sending
 from txstore.client.topic_list import TopicList
 from txstore.config import must_not_be_negative
 from txstore.consumer import Consumer, Topics
+from txstore.coroutines import run_now
 from txstore.errors import (
     BrokerRefusedError,
     EmbeddedOnlyError,
@@ -300,7 +301,7 @@ class RemoteBroker(BlockingAdministration):
 
         def append(message: Message, queue_id: int) -> RemoteSent:
             sending = self._session.sending
-            return at_once(sending.send(message, queue_id, producer_group, self._caller))
+            return run_now(sending.send(message, queue_id, producer_group, self._caller))
 
         return append
 
@@ -309,12 +310,12 @@ class RemoteBroker(BlockingAdministration):
     ) -> list[RemoteSent]:
         """Stores several messages in one queue, either all or none, for a producer."""
         sending = self._session.sending
-        return at_once(sending.send_batch(messages, queue_ids, producer_group, self._caller))
+        return run_now(sending.send_batch(messages, queue_ids, producer_group, self._caller))
 
     def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int, /) -> RemoteSent:
         """Stores a half message, for a producer."""
         sending = self._session.sending
-        return at_once(sending.prepare(message, queue_id, producer_group, self._caller))
+        return run_now(sending.prepare(message, queue_id, producer_group, self._caller))
 
     def end_transaction(
         self, transaction: str | SentMessage, state: LocalTransactionState, *, producer_group: str | None = None
@@ -331,7 +332,7 @@ class RemoteBroker(BlockingAdministration):
     def end(self, half: Half, state: LocalTransactionState, producer_group: str, /) -> RemoteEnd:
         """Commits or rolls back the transaction of a half message, for a producer."""
         sending = self._session.sending
-        return at_once(sending.end(half, state, producer_group, self._caller))
+        return run_now(sending.end(half, state, producer_group, self._caller))
 
     def write_queues(self, topic: str) -> Sequence[int]:
         """Returns the topic's writable queues, also for a topic that the first send creates.

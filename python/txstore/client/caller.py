@@ -3,7 +3,7 @@
 In:     requests.
 Out:    responses.
 Always: `sending` is written once, as coroutines. With a `ThreadCaller` they never suspend, since each step blocks the
-        thread instead; `at_once` runs such a coroutine to its end. What only the loop can do (finding routes,
+        thread instead (`run_now`). What only the loop can do (finding routes,
         connecting) is done there, while the thread waits.
 """
 
@@ -18,7 +18,7 @@ from txstore.client.client import Client
 from txstore.client.connection import Connection
 from txstore.client.route import Route
 
-__all__ = ["Caller", "LoopCaller", "ThreadCaller", "at_once"]
+__all__ = ["Caller", "LoopCaller", "ThreadCaller"]
 
 T = TypeVar("T")
 
@@ -127,14 +127,3 @@ class ThreadCaller:
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
-
-
-def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine that never suspends, and returns its result."""
-    try:
-        work.send(None)
-    except StopIteration as ended:
-        result: T = ended.value
-        return result
-    work.close()
-    raise RuntimeError("a coroutine for a thread has suspended")

@@ -20,8 +20,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
+from txstore.coroutines import run_now
 from txstore.database.rows import already, answer, insert, outcome_of
-from txstore.database.session import Handle, RowGoneError, run_now
+from txstore.database.session import Handle, RowGoneError
 from txstore.database.statements import MUST_BE_COMMITTED
 from txstore.errors import AlreadyEndedError, InvalidOptionError, TxStoreError
 from txstore.message import LocalTransactionState, Message, TransactionState

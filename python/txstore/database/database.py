@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from txstore.coroutines import run_now
 from txstore.database.block import AsyncDatabaseTransaction, DatabaseTransaction
 from txstore.database.fork import inside_database
 from txstore.database.inbox import Inbox
@@ -41,7 +42,6 @@ from txstore.database.session import (
     must_be_source,
     named,
     open_handle,
-    run_now,
 )
 from txstore.database.statements import (
     CLEAN,

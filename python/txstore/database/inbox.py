@@ -18,8 +18,9 @@ import time
 from types import TracebackType
 
 from txstore._native import validate_group
+from txstore.coroutines import run_now
 from txstore.database.rows import table_is_missing
-from txstore.database.session import Handle, handle_of, refused, run_now
+from txstore.database.session import Handle, handle_of, refused
 from txstore.database.statements import INSERT_HANDLED, SELECT_HANDLED
 from txstore.errors import InvalidOptionError
 from txstore.message import ReceivedMessage

@@ -7,13 +7,13 @@ Always: no driver is imported before one of its objects is used. A session that 
 Not here: the statements.
 
 A handle's methods are coroutines, so that the code that uses them exists once. Those of a blocking handle never wait,
-and `run_now` runs them to the end in the caller's thread.
+and `txstore.coroutines.run_now` runs them to the end in the caller's thread.
 """
 
 import importlib
 import os
-from collections.abc import Coroutine, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from txstore.database.statements import Statement
 from txstore.errors import InvalidOptionError
@@ -26,10 +26,8 @@ __all__ = [
     "named",
     "open_handle",
     "refused",
-    "run_now",
 ]
 
-_T = TypeVar("_T")
 _ADAPTERS = {"sqlite3": "sqlite", "_sqlite3": "sqlite"} | {
     name: name for name in ("aiosqlite", "asyncpg", "psycopg", "sqlalchemy")
 }
@@ -87,16 +85,6 @@ class Handle(Protocol):
 
     async def rollback(self) -> None: ...
     async def close(self) -> None: ...
-
-
-def run_now(coroutine: Coroutine[Any, Any, _T]) -> _T:
-    """Runs a coroutine that never waits."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
-    coroutine.close()
-    raise RuntimeError("a blocking session waited like an async one: this is a bug of txstore")
 
 
 def refused(what: str, hint: str) -> InvalidOptionError:

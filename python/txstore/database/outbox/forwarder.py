@@ -33,10 +33,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from txstore._native import OutboxRow
+from txstore.coroutines import run_now
 from txstore.database.fork import inside_database, outside_database
 from txstore.database.outbox.ids import ids_of, new_owner
 from txstore.database.outbox.unattended import Unattended
-from txstore.database.session import Handle, is_asynchronous, named, open_handle, run_now
+from txstore.database.session import Handle, is_asynchronous, named, open_handle
 from txstore.database.statements import (
     NEXT_ROW,
     NOT_DURABLE,

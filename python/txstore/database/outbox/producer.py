@@ -13,11 +13,12 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias, overload
 
 from txstore._native import OutboxRow, is_system_topic
+from txstore.coroutines import run_now
 from txstore.database.outbox.durability import warn_unless_durable
 from txstore.database.outbox.forwarder import Forwarder, RowDatabase
 from txstore.database.outbox.waiting import OutboxStatus
 from txstore.database.rows import TableError, table_is_missing
-from txstore.database.session import Handle, handle_of, run_now
+from txstore.database.session import Handle, handle_of
 from txstore.database.statements import INSERT_OUTBOX, INSERT_OUTBOX_GROUP
 from txstore.errors import InvalidMessageError, InvalidNameError, InvalidOptionError, StoreClosedError
 from txstore.message import Message, SentMessage
