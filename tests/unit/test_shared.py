@@ -422,8 +422,10 @@ def test_a_process_that_declines_never_writes(store: Path, start: Callable[..., 
 def test_a_plain_program_answers_shared_ones(store: Path, start: Callable[..., Process]) -> None:
     with txstore.open(store) as embedded:
         assert embedded.local_socket is not None
-        start().run("broker.producer('group').send(Message('orders', b'x'))")
+        other = start()
+        other.run("broker.producer('group').send(Message('orders', b'x'))")
         assert bodies(embedded, 1) == [b"x"]
+        other.close()  # Otherwise it takes over.
         with pytest.raises(txstore.StoreLockedError, match="shared=True in each") as locked:
             txstore.open(store)
         assert locked.value.pid == os.getpid()
