@@ -203,7 +203,7 @@ request_codes! {
     REGISTER_MESSAGE_FILTER_CLASS = 302: Refused, Admin;
     QUERY_CONSUME_TIME_SPAN = 303: Refused, Admin;
     GET_SYSTEM_TOPIC_LIST_FROM_NS = 304: Python, Signature;
-    GET_SYSTEM_TOPIC_LIST_FROM_BROKER = 305: Refused, Signature;
+    GET_SYSTEM_TOPIC_LIST_FROM_BROKER = 305: Refused, Admin;
     CLEAN_EXPIRED_CONSUMEQUEUE = 306: Refused, Admin;
     GET_CONSUMER_RUNNING_INFO = 307: Python, Admin;
     QUERY_CORRECTION_OFFSET = 308: Refused, Admin;
