@@ -23,7 +23,7 @@ import pytest
 
 import txstore
 from tests.database.conftest import SMALL, Kind, make_kind
-from tests.database.outbox_worker import connected, work
+from tests.database.outbox_worker import connected, group_of, work
 from tests.database.served import TXSTORE, Served
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, Message, RemoteBroker, Server, ServerConfig, errors
@@ -237,6 +237,39 @@ def test_owner_that_was_stopped_for_long_sends_nothing_twice(kind: Kind, served:
             os.kill(worker.pid, signal.SIGCONT)
             worker.end()
             must_be_the_same(kind, broker)
+    finally:
+        worker.kill()
+
+
+@pytest.mark.kill
+def test_message_of_a_group_does_not_wait_for_the_owner_of_an_earlier_row(
+    kind: Kind, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner is stopped, and nobody takes its rows over. The next process sends those of the group first."""
+    monkeypatch.setattr(outbox_log, "_TAKE_OVER_SECONDS", 3600.0)
+    worker = Worker(kind, served.address, 0, 60, 7)
+    worker.says("open")
+    try:
+        with served.paused():
+            worker.says("committed")
+            os.kill(worker.pid, signal.SIGSTOP)
+        with txstore.connect(served.address) as broker:
+            producer = broker.producer("order-service", database=Database(kind.address))
+            session = connected(kind.address)
+            for number in (63, 70, 77, 84):
+                session.execute(f"INSERT INTO orders VALUES ({number}, 'x')")
+                message = Message("orders", b"%d" % number, message_group=group_of(number))
+                producer.send(message, session=session)
+                session.commit()
+            session.close()
+            eventually(lambda: {63, 70, 77, 84} <= set(bodies(broker)))
+            os.kill(worker.pid, signal.SIGCONT)
+            worker.end()
+            must_be_the_same(kind, broker)
+            for group in ("group-0", "group-1", "group-2"):
+                expected = [number for number in kind.orders() if group_of(number) == group]
+                assert [number for number in bodies(broker) if group_of(number) == group] == expected
+                assert len(expected) > 1, "otherwise nothing was tried"
     finally:
         worker.kill()
 

@@ -20,6 +20,7 @@ class StoreLog:
     """The log of an open store. See `OutboxLog`."""
 
     is_remote = False
+    appends_once = True
     take_over_seconds = _TAKE_OVER_SECONDS
 
     def __init__(self, store: Store) -> None:

@@ -20,7 +20,6 @@ from txstore.cli.arguments import noun
 from txstore.cli.logs import errors_logged, log_to_stderr
 from txstore.cli.outbox import DatabaseUrl
 from txstore.cli.target import connect
-from txstore.client.outbox_log import RemoteLog
 from txstore.database import Database
 from txstore.database.outbox import Forwarder
 from txstore.errors import InvalidOptionError
@@ -84,7 +83,7 @@ def _forwarder(broker: RemoteBroker, database: Database, *, at_once: bool) -> Fo
 
     def make(log: OutboxLog, choose: Callable[[OutboxRow], int]) -> Forwarder:
         # A RocketMQ broker would store the message of a living process twice.
-        now = at_once and isinstance(log, RemoteLog) and log.is_txstore
+        now = at_once and log.appends_once
         return Forwarder(database, log, choose, take_over_seconds=0.0 if now else None)
 
     database.identity()  # Raises TableError.

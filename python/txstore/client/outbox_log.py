@@ -65,7 +65,7 @@ class RemoteLog:
         self._run = run
         other = run(_identify)
         self.destination = other.destination
-        self.is_txstore: bool = other.is_txstore
+        self.appends_once: bool = other.is_txstore
         self.take_over_seconds = _TAKE_OVER_SECONDS if other.is_txstore else _TAKE_OVER_ROCKETMQ_SECONDS
 
     def append(self, row: OutboxRow, queue_id: int) -> NoReturn:
@@ -73,7 +73,7 @@ class RemoteLog:
 
     def append_many(self, rows: Sequence[OutboxRow], queue_ids: Sequence[int], *, once: bool) -> Sequence[Outcome]:
         """Sends the messages. All are sent once to a txstore server, whatever `once` is: the log has other writers."""
-        return self._run(lambda session: _Step(session, is_txstore=self.is_txstore).send(rows, queue_ids))
+        return self._run(lambda session: _Step(session, is_txstore=self.appends_once).send(rows, queue_ids))
 
     def appended_end(self) -> int:
         return 0  # What is acknowledged is durable.

@@ -31,6 +31,8 @@ class OutboxLog(Protocol):
     is_remote: bool
     """Whether calls wait for another process. Then processes may be alive whose rows are for the same log, and
     messages are durable when they are appended."""
+    appends_once: bool
+    """Whether it stores a message once that two processes send."""
     take_over_seconds: float
     """How long another process must have left a row before it is taken over."""
 

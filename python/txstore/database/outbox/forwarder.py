@@ -28,22 +28,18 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence, Set
-from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from txstore._native import OutboxRow
 from txstore.coroutines import run_now
 from txstore.database.fork import inside_database, outside_database
+from txstore.database.outbox.appending import Appending, Fate, Row, decoded
 from txstore.database.outbox.ids import ids_of, new_owner
 from txstore.database.outbox.unattended import Unattended
 from txstore.database.session import Handle, is_asynchronous, named, open_handle
 from txstore.database.statements import (
     NEXT_ROW,
     NOT_DURABLE,
-    PARK,
-    SELECT_ALL_IDS,
-    SELECT_EARLIER,
     SELECT_IDS,
     SELECT_OUTBOX,
     Statement,
@@ -75,7 +71,9 @@ _LOOKING_SHARE = 0.1  # Of the time; so looks become rarer, and find more rows, 
 _DELETE_SECONDS = 0.2  # Between two deletions by the forwarder.
 _RECENT_SECONDS = 5.0  # Rows of longer transactions are found by the search through all rows.
 _KEPT_BYTES = 16 << 20  # Rows in memory until they are committed. Others are read from the table.
-_SEARCH_SECONDS = 1.0  # Between two searches through all rows.
+_SEARCH_SECONDS = 1.0  # Between two searches through all rows, at least.
+_SEARCHING_SHARE = 0.05  # Of the time; PostgreSQL passes rows that were deleted but cannot be vacuumed.
+_SEARCHED_ROWS = 5000  # In one step.
 _IDLE_SECONDS = 5.0  # Between two looks when nothing is expected.
 _RETRY_SECONDS = (0.1, 5.0)
 _DELETE_SOON_SECONDS = 1.0  # The same on SQLite with a remote log.
@@ -97,36 +95,6 @@ class RowDatabase(Protocol):
     def identity(self) -> str: ...
     def forget_identity(self) -> str: ...
     def outbox_status(self, destination: int, own: range, in_log: Set[int]) -> "OutboxStatus": ...
-
-
-class _Fate(Enum):
-    """What became of a committed row."""
-
-    IN_LOG = "in_log"
-    """Its message is in the log."""
-    PARKED = "parked"
-    """It can never be sent, or may have been sent already. The row says why."""
-    LATER = "later"
-    """An earlier row of its message group is not in the log yet."""
-    FAILED = "failed"
-    """The log could not take it now."""
-
-
-@dataclass(slots=True)
-class _Row:
-    """A row of the table."""
-
-    id: int
-    row: OutboxRow | None
-    """None if it cannot be decoded, or is not in memory."""
-    message_group: str | None
-    group_seq: int
-    queue_id: int | None = None
-    """None if it is not chosen yet."""
-    why: str = ""
-    """Why it cannot be decoded."""
-    since: float = 0.0
-    """When the forwarder began to look for its commit."""
 
 
 class Forwarder:
@@ -168,14 +136,14 @@ class Forwarder:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._unattended = Unattended(self._take_over_seconds)
-        self._away: TxStoreError | None = None
-        self._next_watch = self._next_warning = 0.0
+        self._appending = Appending(self._log, self._choose, self._own, self._those_in_log, self._warn_if_old)
+        self._next_search = self._next_watch = self._next_warning = 0.0
         self._is_sqlite = False
         self._is_idle = self._is_asleep = False
         self._deletes_itself = True
         self._last_insert = self._next_delete = 0.0
         # Rows by id, of which `_kept` bytes are in memory until their commit.
-        self._inserted: dict[int, _Row] = {}
+        self._inserted: dict[int, Row] = {}
         self._kept = 0
         self._claimed: set[int] = set()
         self._in_log: set[int] = set()
@@ -204,7 +172,7 @@ class Forwarder:
         if self._thread is None:
             self.start()  # In a forked process.
         with self._lock:
-            self._expect(_Row(row_id, row, row.message_group, group_seq, queue_id, since=since))
+            self._expect(Row(row_id, row, row.message_group, group_seq, queue_id, since=since))
         self._last_insert = since
         if self._is_idle and (not has_hook or self._is_asleep):
             self._wake.set()
@@ -232,7 +200,7 @@ class Forwarder:
             self._note_appended([row_id])
         else:
             # The thread tries again, and parks a row that can never be sent.
-            self._again([_Row(row_id, None, None, 0)])
+            self._again([Row(row_id, None, None, 0)])
 
     @property
     def name(self) -> str:
@@ -303,29 +271,25 @@ class Forwarder:
             pause = min(pause * 2, _RETRY_SECONDS[1])
 
     async def _forward(self, handle: Handle) -> None:
-        pause, next_search, retry = _POLL_SECONDS[0], 0.0, _RETRY_SECONDS[0]
+        pause, retry = _POLL_SECONDS[0], _RETRY_SECONDS[0]
         while True:
             is_last, start = self._closed, self._start()
-            searches = is_last or start >= next_search
-            if searches:
-                next_search = start + _SEARCH_SECONDS
-            forwarded = await self._forward_own(handle, everything=searches)
+            forwarded = await self._forward_own(handle, everything=is_last or start >= self._next_search)
             if start >= self._next_watch and not is_last:
-                self._next_watch = start + min(_WATCH_SECONDS, self._watch_seconds)
                 await self._forward_unattended(handle)
-            self.failure = self._away
+            self.failure = self._appending.away
             if is_last:
                 with outside_database():
                     self._log.make_durable()
             await self._delete_if_due(handle, is_last=is_last)
             if is_last:
                 return
-            if self._away is not None:
+            if self._appending.away is not None:
                 self._unattended.forget()
-                _log.info("the outbox waits for the broker: %s", error_text(self._away))
-                await self._warn_if_old(handle, self._away)
+                _log.info("the outbox waits for the broker: %s", error_text(self._appending.away))
+                await self._warn_if_old(handle, self._appending.away)
                 self._rest(retry)
-                retry, next_search = min(retry * 2, _RETRY_SECONDS[1]), 0.0
+                retry, self._next_search = min(retry * 2, _RETRY_SECONDS[1]), 0.0
                 continue
             retry = _RETRY_SECONDS[0]
             least = (time.monotonic() - start) / _LOOKING_SHARE
@@ -333,7 +297,7 @@ class Forwarder:
             self._wait(pause)
 
     def _start(self) -> float:
-        self._away = None
+        self._appending.away = None
         return time.monotonic()
 
     def _rest(self, pause: float) -> None:
@@ -367,16 +331,16 @@ class Forwarder:
             ids = [row_id for (row_id,) in await self._fetch(handle, SELECT_IDS, first, self._own)]
             new = await self._claim(handle, ids)
             try:
-                fates = await self._append(handle, new, once=False)
+                fates = await self._appending.append(handle, new, once=False)
             except BaseException:
                 self._again(new)
                 raise
-            self._note_appended(row_id for row_id, fate in fates.items() if fate is _Fate.IN_LOG)
-            self._again(one for one in new if fates[one.id] is _Fate.LATER)
+            self._note_appended(row_id for row_id, fate in fates.items() if fate is Fate.IN_LOG)
+            self._again(one for one in new if fates[one.id] is Fate.LATER)
             # The next search finds these.
-            self._drop(one.id for one in new if fates[one.id] in (_Fate.FAILED, _Fate.PARKED))
-            forwarded += sum(fate is not _Fate.FAILED for fate in fates.values())
-            if len(ids) < _ROWS or self._away is not None:
+            self._drop(one.id for one in new if fates[one.id] in (Fate.FAILED, Fate.PARKED))
+            forwarded += sum(fate is not Fate.FAILED for fate in fates.values())
+            if len(ids) < _ROWS or self._appending.away is not None:
                 return forwarded
             # Not only after the last row, because other processes take over the rows of one that deletes none.
             await self._delete_if_due(handle, is_last=False)
@@ -391,22 +355,36 @@ class Forwarder:
 
     async def _search(self, handle: Handle) -> int | None:
         """Searches through all rows; returns the first one that is not claimed."""
+        began, first, found = time.monotonic(), self._own[0], None
         with self._lock:
-            deleting = list(self._deleting)
-        committed = {row_id for (row_id,) in await handle.fetch(SELECT_ALL_IDS, first=self._own[0], last=self._own[-1])}
-        await handle.rollback()
+            deleting = sorted(self._deleting, reverse=True)
+        gone: list[int] = []
+        while found is None or deleting:
+            ids = [row_id for (row_id,) in await self._fetch(handle, SELECT_IDS, first, self._own, _SEARCHED_ROWS)]
+            is_end = len(ids) < _SEARCHED_ROWS
+            committed = set(ids)
+            while deleting and (is_end or deleting[-1] <= ids[-1]):
+                row_id = deleting.pop()
+                gone.extend([] if row_id in committed else [row_id])
+            if found is None:
+                with self._lock:
+                    found = next((row_id for row_id in ids if row_id not in self._claimed), None)
+            if is_end:
+                break
+            first = ids[-1] + 1
         now = time.monotonic()
+        self._next_search = now + max(_SEARCH_SECONDS, (now - began) / _SEARCHING_SHARE)
         with self._lock:
             # On SQLite, a transaction of the service deletes finished rows. It may last long, or roll back.
-            self._forget(row_id for row_id in deleting if row_id not in committed)
+            self._forget(gone)
             for row_id in [row_id for row_id, since in self._deleting.items() if now - since > _RECENT_SECONDS]:
                 del self._deleting[row_id]
                 self._appended.appendleft((row_id, 0))
             for row_id in [row_id for row_id, row in self._inserted.items() if now - row.since > _RECENT_SECONDS]:
                 self._pop_inserted(row_id)
-            return min(committed - self._claimed, default=None)
+        return found
 
-    async def _claim(self, handle: Handle, ids: Sequence[int]) -> list[_Row]:
+    async def _claim(self, handle: Handle, ids: Sequence[int]) -> list[Row]:
         """Returns the rows that no other thread appends, in their order."""
         with self._lock:
             new = [self._pop_inserted(row_id) for row_id in ids if row_id not in self._claimed]
@@ -424,7 +402,7 @@ class Forwarder:
             self._claimed.difference_update(gone)
         return [one if one.row is not None else read[one.id] for one in new if one.row is not None or one.id in read]
 
-    def _expect(self, row: _Row) -> None:
+    def _expect(self, row: Row) -> None:
         """Looks for the commit of a row. Keeps it in memory if there is room."""
         if row.row is not None:
             size = len(row.row.data)
@@ -434,10 +412,10 @@ class Forwarder:
                 self._kept += size
         self._inserted[row.id] = row
 
-    def _pop_inserted(self, row_id: int) -> _Row:
+    def _pop_inserted(self, row_id: int) -> Row:
         row = self._inserted.pop(row_id, None)
         if row is None:
-            return _Row(row_id, None, None, 0)
+            return Row(row_id, None, None, 0)
         if row.row is not None:
             self._kept -= len(row.row.data)
         return row
@@ -449,7 +427,7 @@ class Forwarder:
                 self._in_log.add(row_id)
                 self._appended.append((row_id, end))
 
-    def _again(self, rows: Iterable[_Row]) -> None:
+    def _again(self, rows: Iterable[Row]) -> None:
         """Makes rows wait for the next look."""
         now = time.monotonic()
         with self._lock:
@@ -469,7 +447,7 @@ class Forwarder:
             return
         rows = await handle.fetch(SELECT_OUTBOX, first=self._own[0], last=self._own[-1], rows=1)
         await handle.rollback()
-        oldest = _decoded(*rows[0]).row if rows else None
+        oldest = decoded(*rows[0]).row if rows else None
         seconds = 0.0 if oldest is None else time.time() - oldest.born_timestamp.timestamp()
         if seconds >= _OLD_SECONDS:
             self._next_warning = now + _OLD_SECONDS
@@ -477,93 +455,19 @@ class Forwarder:
         else:
             self._next_warning = now + _OLD_SECONDS / 10
 
-    # Appending
+    def _those_in_log(self, ids: Iterable[int]) -> set[int]:
+        with self._lock:
+            return self._in_log.intersection(ids)
 
-    async def _fetch(self, handle: Handle, select: Statement, first: int, ids: range) -> Sequence[Sequence[Any]]:
-        rows = await handle.fetch(select, first=first, last=ids[-1], rows=_ROWS)
+    async def _fetch(
+        self, handle: Handle, select: Statement, first: int, ids: range, limit: int | None = None
+    ) -> Sequence[Sequence[Any]]:
+        rows = await handle.fetch(select, first=first, last=ids[-1], rows=limit or _ROWS)
         await handle.rollback()
         return rows
 
-    async def _read(self, handle: Handle, first: int, ids: range) -> list[_Row]:
-        return [_decoded(*row) for row in await self._fetch(handle, SELECT_OUTBOX, first, ids)]
-
-    async def _append(self, handle: Handle, rows: Sequence[_Row], *, once: bool) -> dict[int, _Fate]:
-        """Appends the messages of rows of one owner, in order; returns what became of each row, by number."""
-        fates: dict[int, _Fate] = {}
-        ready: list[tuple[_Row, OutboxRow, int]] = []
-        waiting: dict[str | None, int] = {}  # By message group, the first row that waits. Later ones need no query.
-        for one in rows:
-            if one.group_seq > waiting.get(one.message_group, one.group_seq):
-                fates[one.id] = _Fate.LATER
-            elif one.group_seq > 1 and not await self._is_its_turn(handle, one, fates):
-                fates[one.id] = _Fate.LATER
-                waiting.setdefault(one.message_group, one.group_seq)
-            elif one.row is None:
-                fates[one.id] = await self._park(handle, one, one.why)
-            else:
-                try:
-                    queue_id = self._choose(one.row) if one.queue_id is None else one.queue_id
-                    ready.append((one, one.row, queue_id))
-                    fates[one.id] = _Fate.IN_LOG
-                except InvalidNameError as error:
-                    fates[one.id] = await self._park(handle, one, error_text(error))
-                except TxStoreError as error:
-                    fates[one.id] = await self._failed(handle, error)
-                    if self._away is not None:
-                        fates.update((other.id, _Fate.FAILED) for other in rows if other.id not in fates)
-                        break
-        fates.update(await self._append_ready(handle, ready, once=once))
-        return fates
-
-    async def _append_ready(
-        self, handle: Handle, ready: Sequence[tuple[_Row, OutboxRow, int]], *, once: bool
-    ) -> dict[int, _Fate]:
-        if not ready:
-            return {}
-        try:
-            with outside_database():
-                done = self._log.append_many([row for _, row, _ in ready], [queue for _, _, queue in ready], once=once)
-        except InvalidMessageError as error:
-            if len(ready) == 1:
-                return {ready[0][0].id: await self._park(handle, ready[0][0], error_text(error))}
-            fates = {}
-            for single in ready:
-                fates.update(await self._append_ready(handle, [single], once=once))
-            return fates
-        fates = {}
-        for (one, _, _), fate in zip(ready, done, strict=True):
-            fates[one.id] = _Fate.IN_LOG
-            if isinstance(fate, _NEVER):
-                fates[one.id] = await self._park(handle, one, error_text(fate))
-            elif isinstance(fate, TxStoreError):
-                fates[one.id] = await self._failed(handle, fate)
-            elif fate == "in_doubt":
-                why = "it may be in the log already, but the log no longer reaches back to the time of this message"
-                fates[one.id] = await self._park(handle, one, why)
-        return fates
-
-    async def _failed(self, handle: Handle, error: TxStoreError) -> _Fate:
-        if isinstance(error, _AWAY):
-            self._away = error
-        else:
-            await self._warn_if_old(handle, error)
-        return _Fate.FAILED
-
-    async def _is_its_turn(self, handle: Handle, one: _Row, fates: dict[int, _Fate]) -> bool:
-        """Tells whether all earlier rows of its message group are in the log, or go there before it."""
-        earlier = await handle.fetch(
-            SELECT_EARLIER, destination=self.destination, message_group=one.message_group, group_seq=one.group_seq
-        )
-        await handle.rollback()
-        with self._lock:
-            return all(fates.get(row_id) is _Fate.IN_LOG or row_id in self._in_log for (row_id,) in earlier)
-
-    async def _park(self, handle: Handle, one: _Row, why: str) -> _Fate:
-        _log.error("a row of the outbox cannot be sent and is parked: %s", why, extra={"reason": why})
-        await handle.begin()
-        await handle.run(PARK, parked=why[:1000], id=one.id)
-        await handle.commit()
-        return _Fate.PARKED
+    async def _read(self, handle: Handle, first: int, ids: range) -> list[Row]:
+        return [decoded(*row) for row in await self._fetch(handle, SELECT_OUTBOX, first, ids)]
 
     # Deletion
 
@@ -611,14 +515,17 @@ class Forwarder:
 
     async def _forward_unattended(self, handle: Handle) -> None:
         """Forwards the rows that other processes have left for long."""
-        waiting: dict[int, list[int]] = {}
+        began, waiting = time.monotonic(), dict[int, list[int]]()
         for ids in await self._others(handle):
             rows = await handle.fetch(SELECT_IDS, first=ids[0], last=ids[-1], rows=_WATCHED_ROWS)
             await handle.rollback()
             waiting[ids.start] = [row_id for (row_id,) in rows]
-        due = self._unattended.look(waiting, time.monotonic())
+        now = time.monotonic()
+        pause = min(_WATCH_SECONDS, self._watch_seconds)
+        self._next_watch = now + max(pause, (now - began) / _SEARCHING_SHARE)
+        due = self._unattended.look(waiting, now)
         taken = 1
-        while due and taken and self._away is None and not self._closed:
+        while due and taken and self._appending.away is None and not self._closed:
             # Again, because rows of a message group may have waited for those of another owner.
             taken = 0
             for owner, left in due.items():
@@ -646,18 +553,20 @@ class Forwarder:
 
     async def _take_over_from(self, handle: Handle, ids: range, due: set[int] | None = None) -> int:
         """Forwards the rows of another owner, or those of them that are due."""
+        if due is not None:
+            ids = range(min(due), max(due) + 1)
         first, taken = ids[0], 0
-        while found := await self._read(handle, first, ids):
+        while first in ids and (found := await self._read(handle, first, ids)):
             rows = [one for one in found if due is None or one.id in due]
-            fates = await self._append(handle, rows, once=True)
+            fates = await self._appending.append(handle, rows, once=True)
             with outside_database():
                 self._log.make_durable()
-            done = [row_id for row_id, fate in fates.items() if fate is _Fate.IN_LOG]
+            done = [row_id for row_id, fate in fates.items() if fate is Fate.IN_LOG]
             await self._delete(handle, done)
-            self._unattended.taken(ids.start, done)
+            self._unattended.taken(ids_of(ids[0]).start, done)
             taken += len(done)
             first = found[-1].id + 1
-            if self._away is not None or self._closed:
+            if self._appending.away is not None or self._closed:
                 break
         self.taken_over += taken
         if taken:
@@ -675,11 +584,3 @@ def _begin_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_begin_in_child)
-
-
-def _decoded(row_id: int, message: bytes, message_group: str | None, group_seq: int | None) -> _Row:
-    try:
-        row, why = OutboxRow(bytes(message)), ""
-    except TxStoreError as error:
-        row, why = None, error_text(error)
-    return _Row(row_id, row, message_group, group_seq or 0, why=why)
