@@ -39,6 +39,7 @@ from tests.remoting_requests import (
 )
 from tests.unit.test_server_metrics import WITH_METRICS, Seen
 from txstore import EmbeddedBroker, Server
+from txstore.database import Database
 
 pytest.importorskip("typer")
 
@@ -266,8 +267,11 @@ def selectors(expression: Any) -> Iterator[Any]:
         yield from selectors(argument)
 
 
-def test_every_metric_of_the_dashboard_is_exported_with_its_labels(broker: EmbeddedBroker) -> None:
+def test_every_metric_of_the_dashboard_is_exported_with_its_labels(broker: EmbeddedBroker, tmp_path: Path) -> None:
     promql = pytest.importorskip("promql_parser")
+    database = Database(tmp_path / "orders.db")
+    database.create_table()
+    broker.producer("order-service", database=database)
     with Server(broker, WITH_METRICS) as server, Wire(str(server.address)) as wire:
         wire.call(HEARTBEAT, {}, heartbeat("c1", "c", producers=("g",)))
         sent = wire.call(SEND_V2, half(), b"tx")
