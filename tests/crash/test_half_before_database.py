@@ -65,13 +65,13 @@ def test_half_is_synced_before_the_database_syncs_anything(tmp_path: Path) -> No
     # The tables are created before, so that the payment is the first thing that the database syncs.
     subprocess.run([sys.executable, "-c", "import shop; shop.create()"], cwd=tmp_path, check=True, timeout=60)
     trace = tmp_path / "trace"
-    command = ["strace", "-f", "-y", "-s", "100000", "-e", _FILES, "-o", str(trace), sys.executable, "pay.py", "17"]
+    command = ["strace", "-f", "-y", "-s", "100000", "-e", _FILES, "-o", str(trace), sys.executable, "pay_block.py", "19"]
     shown = subprocess.run(command, cwd=tmp_path, check=True, timeout=60, capture_output=True, text=True).stdout
     assert shown == "done\n"
     calls = calls_of(trace.read_text())
     log = str(tmp_path / "orders.store" / "commitlog")
     half = next(call for call in calls if call.path.startswith(log) and "RMQ_SYS_TRANS_HALF_TOPIC" in call.text)
-    assert "order 17 is paid" in half.text
+    assert "order 19 is paid" in half.text
     database = next(call for call in calls if call.is_sync and Path(call.path).name.startswith("shop.db"))
     synced = [
         call
