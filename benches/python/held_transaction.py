@@ -2,7 +2,7 @@
 vacuumed.
 
 In:     `python -m benches.python.held_transaction [--seconds 600] [--slice 10] [--threads 4] [--groups 0]`.
-Out:    a table of rates, for each fifth of the time.
+Out:    a table of mean rates, for each fifth of the time.
 Always: the same load runs on a second database of the same server, in turns of a few seconds, and there nothing is held
         open. So other work on the machine slows both down, and the ratio says what the open transaction costs.
 """
@@ -95,14 +95,16 @@ def _side(server: Postgres, folder: Path, threads: int, groups: int) -> Iterator
             session.close()
 
 
-def _measured(held: Side, other: Side, seconds: float, each: float, say: Callable[[str], None]) -> list[float]:
-    """Runs both in turns until each has run for so long; returns the ratio of each turn."""
-    ratios: list[float] = []
-    while len(ratios) < seconds / each:
+def _measured(
+    held: Side, other: Side, seconds: float, each: float, say: Callable[[str], None]
+) -> list[tuple[float, float]]:
+    """Runs both in turns until each has run for so long; returns the two rates of each turn."""
+    rates: list[tuple[float, float]] = []
+    while len(rates) < seconds / each:
         one, two = held.rate(each), other.rate(each)
-        ratios.append(one / two)
-        say(f"{len(ratios) * each:5.0f} s: {one:,.0f}/s, without {two:,.0f}/s, ratio {one / two:.2f}")
-    return ratios
+        rates.append((one, two))
+        say(f"{len(rates) * each:5.0f} s: {one:,.0f}/s, without {two:,.0f}/s, ratio {one / two:.2f}")
+    return rates
 
 
 def main() -> None:
@@ -131,14 +133,13 @@ def main() -> None:
     part = -(-len(during) // _PARTS)
     print(f"1 KiB bodies, {given.threads} threads, {given.groups} message groups, {given.seconds:.0f} s held open")
     print(f"dead rows at the end: {dead[0]:,}; without the open transaction: {dead[1]:,}\n")
-    print("| When | Ratio (least..most) |\n|---|---|")
+    print("| When | held open | without | ratio |\n|---|---|---|---|")
     rows = [("before", before)]
-    rows += [
-        (f"held open, part {number // part + 1}", during[number : number + part])
-        for number in range(0, len(during), part)
-    ]
-    for name, ratios in rows:
-        print(f"| {name} | {statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f}) |")
+    for number, first in enumerate(range(0, len(during), part), 1):
+        rows.append((f"part {number}", during[first : first + part]))
+    for name, rates in rows:
+        one, two = (statistics.mean(side) for side in zip(*rates, strict=True))
+        print(f"| {name} | {one:,.0f}/s | {two:,.0f}/s | {one / two:.2f} |")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,6 +39,7 @@ __all__ = ["app"]
 app: typer.Typer = noun()
 _LOOK_SECONDS = 1.0
 _LOOK_SECONDS_ONCE = 0.05
+_LOOKING_SHARE = 0.05  # Of the time: to count many rows takes long.
 
 
 @app.command()
@@ -70,11 +72,15 @@ def forward(
             http = HttpServer(metrics, failure=lambda: forwarder.failure, metrics_text=outbox_exporter(broker.outboxes))
             opened.enter_context(closing(http))
             print(f"metrics: {http.address}", flush=True)
-        told = 0
-        while not stopped.wait(_LOOK_SECONDS_ONCE if once else _LOOK_SECONDS):
+        told, pause = 0, _LOOK_SECONDS_ONCE if once else _LOOK_SECONDS
+        while not stopped.wait(pause):
             told = _tell(forwarder, told)
-            if once and forwarder.status().rows == 0:
+            if not once:
+                continue
+            began = time.monotonic()
+            if forwarder.status().rows == 0:
                 break
+            pause = max(_LOOK_SECONDS_ONCE, (time.monotonic() - began) / _LOOKING_SHARE)
         _tell(forwarder, told)
 
 

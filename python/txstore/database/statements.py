@@ -167,7 +167,6 @@ _OWN = "id BETWEEN CAST(:first AS BIGINT) AND CAST(:last AS BIGINT) AND parked I
 SELECT_OUTBOX = Statement(
     f"SELECT id, message, message_group, group_seq FROM {_OUTBOX} WHERE {_OWN} ORDER BY id LIMIT CAST(:rows AS BIGINT)"
 )
-SELECT_ALL_IDS = Statement(f"SELECT id FROM {_OUTBOX} WHERE {_OWN}")
 SELECT_IDS = Statement(f"SELECT id FROM {_OUTBOX} WHERE {_OWN} ORDER BY id LIMIT CAST(:rows AS BIGINT)")
 SELECT_EARLIER = Statement(
     f"SELECT id, group_seq, parked {_SAME_GROUP} AND group_seq < CAST(:group_seq AS BIGINT) ORDER BY group_seq"
@@ -177,7 +176,10 @@ SELECT_GROUP = Statement(
     "AND group_seq BETWEEN CAST(:first AS BIGINT) AND CAST(:last AS BIGINT) "
     "ORDER BY group_seq LIMIT CAST(:rows AS BIGINT)"
 )
-NEXT_ROW = Statement(f"SELECT id, destination FROM {_OUTBOX} WHERE id > CAST(:after AS BIGINT) ORDER BY id LIMIT 1")
+NEXT_ROW = Statement(
+    f"SELECT id, destination FROM {_OUTBOX} WHERE id > CAST(:after AS BIGINT) AND id <= CAST(:last AS BIGINT) "
+    "ORDER BY id LIMIT 1"
+)
 _WAITING = "destination = CAST(:destination AS BIGINT) AND parked IS NULL"
 COUNT_WAITING = Statement(f"SELECT count(*) FROM {_OUTBOX} WHERE {_WAITING}")
 FIRST_WAITING = Statement(

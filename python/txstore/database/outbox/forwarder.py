@@ -34,7 +34,7 @@ from txstore._native import OutboxRow
 from txstore.coroutines import run_now
 from txstore.database.fork import inside_database, outside_database
 from txstore.database.outbox.appending import Appending, Fate, Row, decoded
-from txstore.database.outbox.ids import ids_of, new_owner
+from txstore.database.outbox.ids import ROW_ID_MAX, ids_of, new_owner
 from txstore.database.outbox.unattended import Unattended
 from txstore.database.session import Handle, is_asynchronous, named, open_handle
 from txstore.database.statements import (
@@ -72,7 +72,7 @@ _DELETE_SECONDS = 0.2  # Between two deletions by the forwarder.
 _RECENT_SECONDS = 5.0  # Rows of longer transactions are found by the search through all rows.
 _KEPT_BYTES = 16 << 20  # Rows in memory until they are committed. Others are read from the table.
 _SEARCH_SECONDS = 1.0  # Between two searches through all rows, at least.
-_SEARCHING_SHARE = 0.05  # Of the time; PostgreSQL passes rows that were deleted but cannot be vacuumed.
+_SEARCHING_SHARE = 0.02  # Of the time; PostgreSQL passes rows that were deleted but cannot be vacuumed.
 _SEARCHED_ROWS = 5000  # In one step.
 _IDLE_SECONDS = 5.0  # Between two looks when nothing is expected.
 _RETRY_SECONDS = (0.1, 5.0)
@@ -533,13 +533,15 @@ class Forwarder:
 
     async def _others(self, handle: Handle) -> list[range]:
         """Returns the ids of each other owner that has rows for this log."""
-        after, others = -1, []
-        while found := await handle.fetch(NEXT_ROW, after=after):
-            [(row_id, destination)] = found
-            ids = ids_of(row_id)
-            if destination == self.destination and ids != self._own:
-                others.append(ids)
-            after = ids[-1]
+        others: list[range] = []
+        # Not the own ids, because PostgreSQL passes each row that was deleted but cannot be vacuumed.
+        for after, last in ((-1, self._own[0] - 1), (self._own[-1], ROW_ID_MAX)):
+            while found := await handle.fetch(NEXT_ROW, after=after, last=last):
+                [(row_id, destination)] = found
+                ids = ids_of(row_id)
+                if destination == self.destination:
+                    others.append(ids)
+                after = ids[-1]
         await handle.rollback()
         return others
 

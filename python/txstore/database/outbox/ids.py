@@ -6,10 +6,11 @@ Out:    the range of its ids.
 
 import random
 
-__all__ = ["ids_of", "new_owner"]
+__all__ = ["ROW_ID_MAX", "ids_of", "new_owner"]
 
 # An id is a positive number of 64 bits: its owner, then the number of the owner's row.
 _OWNER_BITS, _NUMBER_BITS = 27, 36
+ROW_ID_MAX = (1 << _OWNER_BITS + _NUMBER_BITS) - 1
 
 
 def new_owner() -> range:

@@ -18,7 +18,7 @@ from txstore.database.statements import (
     DROP_PARKED,
     FIRST_WAITING,
     NEXT_ROWS,
-    SELECT_ALL_IDS,
+    SELECT_IDS,
     UNPARK,
     Statement,
 )
@@ -26,7 +26,7 @@ from txstore.errors import MessageNotFoundError, TxStoreError
 
 __all__ = ["OutboxStatus", "WaitingRow", "change_parked", "outbox_status", "waiting_rows"]
 
-_ROWS = 500
+_ROWS = 500  # Read in one step.
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,8 @@ async def outbox_status(handle: Handle, destination: int, own: range, in_log: Se
     await handle.rollback()
     first_own = own[0]
     if in_log:
-        found = {number for (number,) in await handle.fetch(SELECT_ALL_IDS, first=own[0], last=own[-1])}
-        await handle.rollback()
-        rows, first_own = rows - len(found & in_log), min(found - in_log, default=own[-1])
+        gone, first_own = await _own_rows(handle, own, in_log)
+        rows -= gone
     born, number = [], -1
     while found_row := await handle.fetch(FIRST_WAITING, destination=destination, after=number):
         await handle.rollback()
@@ -83,6 +82,19 @@ async def outbox_status(handle: Handle, destination: int, own: range, in_log: Se
     await handle.rollback()
     seconds = (datetime.now(UTC) - min(born)).total_seconds() if born else 0.0
     return OutboxStatus(max(rows, 0), max(seconds, 0.0))
+
+
+async def _own_rows(handle: Handle, own: range, in_log: Set[int]) -> tuple[int, int]:
+    """Returns how many of the own rows are in the log, and the first one that is not."""
+    first, gone, waits = own[0], 0, own[-1]
+    while True:
+        found = [number for (number,) in await handle.fetch(SELECT_IDS, first=first, last=own[-1], rows=_ROWS)]
+        await handle.rollback()
+        gone += sum(number in in_log for number in found)
+        waits = min(waits, next((number for number in found if number not in in_log), waits))
+        if len(found) < _ROWS:
+            return gone, waits
+        first = found[-1] + 1
 
 
 async def waiting_rows(handle: Handle) -> AsyncIterator[WaitingRow]:
