@@ -65,7 +65,8 @@ def test_half_is_synced_before_the_database_syncs_anything(tmp_path: Path) -> No
     # The tables are created before, so that the payment is the first thing that the database syncs.
     subprocess.run([sys.executable, "-c", "import shop; shop.create()"], cwd=tmp_path, check=True, timeout=60)
     trace = tmp_path / "trace"
-    command = ["strace", "-f", "-y", "-s", "100000", "-e", _FILES, "-o", str(trace), sys.executable, "pay_block.py", "19"]
+    program = [sys.executable, "pay_block.py", "19"]
+    command = ["strace", "-f", "-y", "-s", "100000", "-e", _FILES, "-o", str(trace), *program]
     shown = subprocess.run(command, cwd=tmp_path, check=True, timeout=60, capture_output=True, text=True).stdout
     assert shown == "done\n"
     calls = calls_of(trace.read_text())
