@@ -48,7 +48,7 @@ peer: $(NATIVE) ## a real RocketMQ and all its clients; both continue each other
 
 # PYTHONS: interpreters, by default those that are supported and on the path. SPARKS: versions of pyspark besides the lock's.
 SPARKS ?= 4.2.0 4.2.1
-matrix: $(NATIVE) ## all databases, the browser, other versions of Python and Spark (needs PostgreSQL, Chromium, Java 17)
+matrix: $(NATIVE) ## all databases, the browser, other versions of Python and Spark (needs PostgreSQL, MariaDB, Chromium, Java 17)
 	$(call step,databases and browser,$(BIN)/python -m pytest --tier matrix)
 	$(call step,wheel,rm -rf target/wheels && $(BIN)/maturin build --release --locked --quiet --out target/wheels)
 	$(call step,versions,$(BIN)/python -m tests.versions target/wheels/*.whl $(PYTHONS:%=--python %) $(SPARKS:%=--spark %))
@@ -125,7 +125,7 @@ build: $(DEPS) ## a wheel in dist/
 
 lock: ## rewrites requirements-dev.lock and requirements-bench.lock with today's versions
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
-	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark pytest-xdist hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite alembic pyspark pyarrow 'pandas<3' polars duckdb typer rich pyte fastapi pydantic uvicorn gunicorn prometheus-client trustme promql-parser grafana-foundation-sdk
+	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark pytest-xdist hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pymysql asyncmy alembic pyspark pyarrow 'pandas<3' polars duckdb typer rich pyte fastapi pydantic uvicorn gunicorn prometheus-client trustme promql-parser grafana-foundation-sdk
 	@{ head -n 1 requirements-dev.lock; .venv-lock/bin/python -m pip freeze; } > requirements-dev.lock.new
 	@mv requirements-dev.lock.new requirements-dev.lock
 	@.venv-lock/bin/python -m pip install --quiet lmdb rocksdict matplotlib

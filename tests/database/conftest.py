@@ -1,12 +1,12 @@
-"""Fixtures of the database tests: every kind of session, on SQLite and on a real PostgreSQL.
+"""Fixtures of the database tests: every kind of session, on SQLite and on a real PostgreSQL and MariaDB.
 
-Where PostgreSQL is not installed its tests are skipped, and say so.
+Where a server is not installed its tests are skipped, and say so.
 """
 
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 import txstore
+from tests.database.mariadb_server import MariaDB, running_mariadb
+from tests.database.mariadb_server import connected as to_mariadb
 from tests.database.server import ORDERS, Postgres, running_postgres
 from txstore import EmbeddedBroker
 from txstore.database import Database
@@ -39,6 +41,14 @@ def postgres() -> Iterator[Postgres]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDB]:
+    with running_mariadb() as server:
+        if server is None:
+            pytest.skip("MariaDB is not installed here: apt-get install mariadb-server")
+        yield server
+
+
 # Kinds of sessions ----------------------------------------------------------------------------------------------------
 
 
@@ -56,6 +66,10 @@ class Kind:
                 driver = "asyncpg"
             if "sqlite" in name:
                 url = f"sqlite{'+aiosqlite' if asynchronous else ''}:///{address}"
+            elif address.startswith("mysql"):
+                drivers = ("asyncmy", "aiomysql", "mysqldb")
+                url = address.replace("pymysql", next((one for one in drivers if one in name), "pymysql"))
+                asynchronous = "asyncmy" in name or "aiomysql" in name
             else:
                 url = address.replace("postgresql://", f"postgresql+{driver}://")
             self.engine = self.source = create_async_engine(url) if asynchronous else create_engine(url)
@@ -126,14 +140,14 @@ class Kind:
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """The numbers that another connection sees."""
+        with closing(self.connect()) as other:
+            return list(other.execute(sql).fetchall())
+
+    def connect(self) -> Any:
+        """A connection of the database's blocking driver."""
         if self.address.startswith("postgresql"):
-            with psycopg.connect(self.address) as connection:
-                return connection.execute(sql).fetchall()
-        other = sqlite3.connect(self.address)
-        try:
-            return other.execute(sql).fetchall()
-        finally:
-            other.close()
+            return psycopg.connect(self.address)
+        return to_mariadb(self.address) if self.address.startswith("mysql") else sqlite3.connect(self.address)
 
     def orders(self) -> list[int]:
         return [row[0] for row in self.rows("SELECT number FROM orders ORDER BY number")]
@@ -152,6 +166,7 @@ class Kind:
             self.engine.dispose()
 
 
+MARIADB_KINDS = ("sqlalchemy mariadb", "sqlalchemy mariadb connection", "sqlalchemy mariadb asyncmy")
 KINDS = [
     "sqlite3",
     "sqlalchemy sqlite",
@@ -166,6 +181,7 @@ KINDS = [
     pytest.param("sqlalchemy postgres async", marks=pytest.mark.matrix),
     "sqlalchemy asyncpg",
     "asyncpg",
+    *(pytest.param(name, marks=pytest.mark.matrix) for name in MARIADB_KINDS),
 ]
 
 
@@ -177,8 +193,18 @@ def make_kind(name: str, folder: Path, request: pytest.FixtureRequest) -> Kind:
         connection.execute(ORDERS)
         connection.close()
         return Kind(name, address)
+    if "mariadb" in name:
+        mariadb: MariaDB = request.getfixturevalue("mariadb")
+        return Kind(name, mariadb.url(mariadb.new()))
     server: Postgres = request.getfixturevalue("postgres")
     return Kind(name, server.url(server.new()))
+
+
+def give_back(kind: Kind, request: pytest.FixtureRequest) -> None:
+    """Keeps a server's database for the next test."""
+    server = {"postgresql": "postgres", "mysql+pymysql": "mariadb"}.get(kind.address.split("://")[0])
+    if server is not None:
+        request.getfixturevalue(server).give_back(kind.address)
 
 
 @pytest.fixture(params=KINDS)
@@ -187,8 +213,7 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
     found = make_kind(request.param, tmp_path, request)
     yield found
     found.close()
-    if found.address.startswith("postgresql"):
-        request.getfixturevalue("postgres").give_back(found.address)
+    give_back(found, request)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import psycopg
+from sqlalchemy import NullPool, create_engine
 
 import txstore
 from tests.database.conftest import SMALL
@@ -35,7 +36,13 @@ def connected(address: str) -> Any:
     """A session of the user. It waits for the locks of other processes."""
     if address.startswith("postgresql"):
         return psycopg.connect(address)
+    if address.startswith("mysql"):
+        return create_engine(address, poolclass=NullPool).connect()
     return sqlite3.connect(address, timeout=120, isolation_level="IMMEDIATE")
+
+
+def execute(session: Any, sql: str) -> None:
+    getattr(session, "exec_driver_sql", session.execute)(sql)
 
 
 def group_of(number: int) -> str | None:
@@ -48,14 +55,14 @@ def work(session: Any, producer: OutboxProducer, number: int, chance: random.Ran
     seconds it lasts at least."""
 
     def order(number: int) -> None:
-        session.execute(f"INSERT INTO orders VALUES ({number}, 'x')")
+        execute(session, f"INSERT INTO orders VALUES ({number}, 'x')")
         producer.send(Message("orders", b"%d" % number, message_group=group_of(number)), session=session)
 
     order(number)
     if chance.random() < 0.2:
-        session.execute("SAVEPOINT inner_one")
+        execute(session, "SAVEPOINT inner_one")
         order(number + 500_000)
-        session.execute("ROLLBACK TO SAVEPOINT inner_one")
+        execute(session, "ROLLBACK TO SAVEPOINT inner_one")
     time.sleep(pause)
     if chance.random() < 0.2:
         session.rollback()
@@ -85,7 +92,7 @@ def _main(address: str, to: str, first: int, count: int, seed: int, take_over_se
     logging.basicConfig(level=logging.INFO)
     outbox_log._TAKE_OVER_SECONDS = take_over_seconds
     chance = random.Random(seed)
-    long = 2 * take_over_seconds if address.startswith("postgresql") else 0.0  # SQLite's others would wait for it.
+    long = 2 * take_over_seconds if "://" in address else 0.0  # SQLite's others would wait for it.
     with _opened(to, Database(address)) as producer:
         session = connected(address)
         print("open", flush=True)

@@ -2,15 +2,14 @@
 
 import asyncio
 import contextlib
-import sqlite3
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from tests.database.conftest import Kind, entered, messages, rollback, run
+from tests.database.outbox_worker import connected
 from txstore import EmbeddedBroker, InvalidOptionError, Message, StoredMessage
 from txstore.database import Database
 
@@ -89,13 +88,13 @@ def test_message_is_handled_and_another_sent_in_one_transaction(
     assert (kind.orders(), len(messages(broker, "next"))) == ([1], 1)
 
 
-@pytest.mark.parametrize("server", ["sqlite3", "postgres"])
+@pytest.mark.parametrize("server", ["sqlite3", "postgres", pytest.param("mariadb", marks=pytest.mark.matrix)])
 def test_two_concurrent_handlers_wait_for_each_other(
     server: str, message: StoredMessage, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    if server == "postgres":
-        postgres = request.getfixturevalue("postgres")
-        address = postgres.url(postgres.new())
+    if server in ("postgres", "mariadb"):
+        running = request.getfixturevalue(server)
+        address = running.url(running.new())
     else:
         address = str(tmp_path / "a.db")
     database = Database(address)
@@ -103,7 +102,7 @@ def test_two_concurrent_handlers_wait_for_each_other(
     inbox, together, firsts = database.inbox("g"), threading.Barrier(8), list[bool]()
 
     def handle() -> None:
-        connection = psycopg.connect(address) if server == "postgres" else sqlite3.connect(address, timeout=30)
+        connection = connected(address)
         together.wait()
         with inbox.handle(message, connection) as first:
             firsts.append(first)

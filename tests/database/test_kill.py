@@ -63,7 +63,17 @@ with txstore.open(store, **options) as broker:
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize("name", ["sqlite3", "sqlalchemy sqlite", "psycopg", "sqlalchemy postgres async"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sqlite3",
+        "sqlalchemy sqlite",
+        "psycopg",
+        "sqlalchemy postgres async",
+        pytest.param("sqlalchemy mariadb", marks=pytest.mark.matrix),
+        pytest.param("sqlalchemy mariadb asyncmy", marks=pytest.mark.matrix),
+    ],
+)
 def test_killed_process_leaves_row_and_message_consistent(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

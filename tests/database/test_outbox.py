@@ -22,12 +22,21 @@ from sqlalchemy.orm import Session
 
 import txstore
 from tests.database.conftest import SMALL, Kind
+from tests.database.outbox_worker import connected
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, Message, errors
 from txstore.database import Database
 from txstore.database.outbox import OutboxProducer
 
-BLOCKING = ["sqlite3", "sqlalchemy sqlite", "sqlalchemy sqlite connection", "psycopg", "sqlalchemy postgres"]
+BLOCKING = [
+    "sqlite3",
+    "sqlalchemy sqlite",
+    "sqlalchemy sqlite connection",
+    "psycopg",
+    "sqlalchemy postgres",
+    pytest.param("sqlalchemy mariadb", marks=pytest.mark.matrix),
+    pytest.param("sqlalchemy mariadb connection", marks=pytest.mark.matrix),
+]
 
 
 pytestmark = pytest.mark.parametrize("kind", BLOCKING, indirect=True)
@@ -151,7 +160,7 @@ def test_session_that_commits_each_statement_is_refused(producer: OutboxProducer
 def _commit_and_die(address: str, path: Path, count: int, line: Connection) -> None:
     broker = txstore.open(path, **SMALL)
     producer = broker.producer("order-service", database=Database(address))
-    session: Any = psycopg.connect(address) if address.startswith("postgresql") else sqlite3.connect(address)
+    session = connected(address)
     for number in range(count):
         producer.send(Message("orders", b"%d" % number), session=session)
         session.commit()

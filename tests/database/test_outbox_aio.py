@@ -20,13 +20,20 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 import txstore
 import txstore.aio
-from tests.database.conftest import SMALL, Kind, commit, make_kind, rollback
+from tests.database.conftest import SMALL, Kind, commit, give_back, make_kind, rollback
 from txstore import Message, errors
 from txstore.aio import EmbeddedBroker
 from txstore.database import Database, TableError
 from txstore.database.outbox import AsyncOutboxProducer
 
-KINDS = ["sqlalchemy sqlite async", "aiosqlite", "psycopg async", "sqlalchemy asyncpg", "asyncpg"]
+KINDS = [
+    "sqlalchemy sqlite async",
+    "aiosqlite",
+    "psycopg async",
+    "sqlalchemy asyncpg",
+    "asyncpg",
+    pytest.param("sqlalchemy mariadb asyncmy", marks=pytest.mark.matrix),
+]
 Work = Callable[[EmbeddedBroker, AsyncOutboxProducer], Awaitable[None]]
 
 
@@ -35,8 +42,7 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
     found = make_kind(request.param, tmp_path, request)
     yield found
     found.close()
-    if found.address.startswith("postgresql"):
-        request.getfixturevalue("postgres").give_back(found.address)
+    give_back(found, request)
 
 
 @asynccontextmanager

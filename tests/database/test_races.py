@@ -106,7 +106,17 @@ async def _broken() -> None:
     raise OSError("the connection broke")
 
 
-@pytest.fixture(params=["sqlite3", "sqlalchemy sqlite", "psycopg", "sqlalchemy postgres", "sqlalchemy asyncpg"])
+@pytest.fixture(
+    params=[
+        "sqlite3",
+        "sqlalchemy sqlite",
+        "psycopg",
+        "sqlalchemy postgres",
+        "sqlalchemy asyncpg",
+        pytest.param("sqlalchemy mariadb", marks=pytest.mark.matrix),
+        pytest.param("sqlalchemy mariadb asyncmy", marks=pytest.mark.matrix),
+    ]
+)
 def racing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
     found = make_kind(request.param, tmp_path, request)
     yield found
@@ -158,9 +168,10 @@ def compare(kind: Kind, broker: EmbeddedBroker) -> None:
     assert Counter(messages(broker, TOPIC)) == Counter(committed)
 
 
-def test_check_waits_for_a_running_local_transaction(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """On PostgreSQL the check's insert waits until the other's is committed or rolled back, and then returns which."""
-    kind = make_kind("psycopg", tmp_path, request)
+@pytest.mark.parametrize("name", ["psycopg", pytest.param("sqlalchemy mariadb", marks=pytest.mark.matrix)])
+def test_check_waits_for_a_running_local_transaction(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """On a server the check's insert waits until the other's is committed or rolled back, and then returns which."""
+    kind = make_kind(name, tmp_path, request)
     with txstore.open(tmp_path / "store", transaction_check_interval=3600, **SMALL) as broker:
         database = Database(kind.source)
         database.create_table()

@@ -22,6 +22,8 @@ import pytest
 import txstore
 import txstore.aio
 from tests.database.conftest import SMALL, Kind
+from tests.database.mariadb_server import MariaDB
+from tests.database.outbox_worker import connected as session_to
 from tests.database.server import Postgres
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, Message
@@ -57,8 +59,7 @@ def execute(kind: Kind, *statements: str) -> None:
 
 
 def connected(kind: Kind) -> Any:
-    postgres = kind.address.startswith("postgresql")
-    return closing(psycopg.connect(kind.address) if postgres else sqlite3.connect(kind.address))
+    return closing(session_to(kind.address))
 
 
 def sends(kind: Kind, broker: EmbeddedBroker, database: Database) -> bool:
@@ -165,11 +166,17 @@ with engine.begin() as connection:
 """
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", pytest.param("mariadb", marks=pytest.mark.matrix)])
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The path or URL of a database without tables of txstore."""
     if request.param == "sqlite":
         yield str(tmp_path / "shop.db")
+        return
+    if request.param == "mariadb":
+        mariadb: MariaDB = request.getfixturevalue("mariadb")
+        url = mariadb.url(mariadb.new())
+        yield url
+        mariadb.give_back(url)
         return
     postgres: Postgres = request.getfixturevalue("postgres")
     url = postgres.url(postgres.new())
@@ -197,4 +204,4 @@ def test_migration_on_the_page_creates_the_tables(shop: str, tmp_path: Path) -> 
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     with txstore.open(tmp_path / "store", **SMALL) as broker:
-        assert sends(Kind("psycopg" if "://" in shop else "sqlite3", shop), broker, Database(shop))
+        assert sends(Kind("any", shop), broker, Database(shop))

@@ -24,7 +24,8 @@ __all__ = ["app"]
 app: typer.Typer = noun("Messages that wait in a database: list, show, retry, drop.")
 
 DatabaseUrl: TypeAlias = Annotated[
-    str, typer.Argument(metavar="DATABASE", help="A postgresql:// URL, or the path of a SQLite file.")
+    str,
+    typer.Argument(metavar="DATABASE", help="A postgresql:// or mysql+pymysql:// URL, or the path of a SQLite file."),
 ]
 MessageId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="A message id, as `list` shows.")]
 

@@ -24,10 +24,11 @@ from txstore.database.database import Database
 from txstore.database.inbox import Inbox
 from txstore.database.outbox import AsyncOutboxProducer, OutboxProducer, OutboxReceipt, PendingMessage
 from txstore.database.rows import TableError
-from txstore.database.statements import DDL, DDL_SQLITE
+from txstore.database.statements import DDL, DDL_MARIADB, DDL_SQLITE
 
 __all__ = [
     "DDL",
+    "DDL_MARIADB",
     "DDL_SQLITE",
     "AsyncOutboxProducer",
     "Database",

@@ -32,6 +32,7 @@ from txstore.database.outbox import (
     change_parked,
     outbox_status,
     pending_messages,
+    seen_by_others,
     waiting_rows,
 )
 from txstore.database.rows import TableError, answer, must_have_version, table_is_missing
@@ -42,12 +43,12 @@ from txstore.database.session import (
     must_be_source,
     named,
     open_handle,
+    with_engine,
 )
 from txstore.database.statements import (
     CLEAN,
     CLEAN_INBOX,
-    DDL,
-    DDL_SQLITE,
+    DDL_BY_DIALECT,
     FORGET_BEFORE,
     INSERT_IDENTITY,
     NEXT_GROUP,
@@ -83,8 +84,9 @@ _STATES = {
 class Database:
     """The database of the user's local transactions, for `broker.transaction_producer(group, database=…)`. Thread-safe.
 
-    `source` is the path of a SQLite file, a `postgresql://` URL (psycopg), a SQLAlchemy `Engine` or `AsyncEngine`, or a
-    function that returns a new connection on each call. Checks, cleaning and `create_table` open separate connections
+    `source` is the path of a SQLite file, a `postgresql://` URL (psycopg), a `mysql+pymysql://` URL or another of
+    SQLAlchemy for MariaDB, a SQLAlchemy `Engine` or `AsyncEngine`, or a function that returns a new connection on each
+    call. Checks, cleaning and `create_table` open separate connections
     from it, not before they need them.
 
     Raises InvalidOptionError for any other source, and for a database in memory.
@@ -96,7 +98,7 @@ class Database:
         "Callable[[], sqlite3.Connection | PsycopgConnection[Any] | Connection | Session]",
     ) -> None:
         must_be_source(source)
-        self._source = source
+        self._source: Any = with_engine(source)
         self._identity: str | None = None
 
     def __repr__(self) -> str:
@@ -113,13 +115,13 @@ class Database:
         """Creates the tables `txstore_transactions`, `txstore_inbox` and `txstore_outbox`, unless they exist. Updates
         those of an earlier version.
 
-        Alternatively, execute `txstore.database.DDL` (in SQLite `DDL_SQLITE`) in a migration. Raises what the driver
-        raises.
+        Alternatively, execute `txstore.database.DDL` (`DDL_SQLITE`, `DDL_MARIADB`) in a migration. Raises what the
+        driver raises.
         """
 
         async def make(handle: Handle) -> None:
             await handle.begin()
-            for sql in DDL_SQLITE if await handle.dialect() == "sqlite" else DDL:
+            for sql in DDL_BY_DIALECT[await handle.dialect()]:
                 await handle.execute(sql)
             await handle.commit()
 
@@ -164,11 +166,16 @@ class Database:
         handle = handle_of(session)
         if handle.asynchronous:
             return self._pending(handle)
-        return run_now(pending_messages(handle, self.identity(), named(self._source)))
+
+        async def others() -> tuple[Set[int], Set[int]]:
+            return self._do(seen_by_others)
+
+        return run_now(pending_messages(handle, self.identity(), named(self._source), others))
 
     async def _pending(self, handle: Handle) -> list[PendingMessage]:
         identity = await asyncio.to_thread(self.identity)
-        return await pending_messages(handle, identity, named(self._source))
+        others = partial(asyncio.to_thread, self._do, seen_by_others)
+        return await pending_messages(handle, identity, named(self._source), others)
 
     def outbox(self, limit: int = 100) -> list[WaitingRow]:
         """Returns at most `limit` rows of messages that were sent within a transaction and are not known to be durable

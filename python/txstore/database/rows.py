@@ -13,17 +13,21 @@ from txstore.database.session import Handle
 from txstore.database.statements import (
     INSERT_COMMITTED,
     INSERT_ROLLED_BACK,
+    MARIADB_ENGINES,
     SELECT_OUTCOME,
+    SELECT_OUTCOME_NOW,
     SELECT_VERSION,
-    UPDATE,
+    UPDATE_BY_DIALECT,
     VERSION,
     WAIT_SHORTLY,
+    Statement,
 )
 from txstore.errors import AlreadyEndedError, InvalidOptionError
 from txstore.message import TransactionState
 
 __all__ = ["TableError", "already", "answer", "insert", "must_have_version", "outcome_of", "table_is_missing"]
 
+_NO_SUCH_TABLE = 1146  # MariaDB's number of the error.
 _CLOCKS_MS = 3_600_000  # How far the clocks of processes that write and clean rows may differ.
 
 
@@ -40,7 +44,7 @@ class TableError(InvalidOptionError):
         )
 
     @classmethod
-    def version(cls, where: str, found: int) -> "TableError":
+    def version(cls, where: str, found: int, dialect: str) -> "TableError":
         """Returns the error for tables of another version."""
         if found > VERSION:
             return cls(
@@ -51,7 +55,16 @@ class TableError(InvalidOptionError):
         return cls(
             f"the tables in {where} have version {found}; this txstore needs version {VERSION}\n"
             "hint: call database.create_table(), or execute txstore.database.DDL again in a migration; its last "
-            f"statement updates them: {UPDATE}",
+            f"statement updates them: {UPDATE_BY_DIALECT[dialect]}",
+            option="database",
+        )
+
+    @classmethod
+    def engine(cls, where: str, table: str, engine: str) -> "TableError":
+        """Returns the error for a table of MariaDB that has no transactions."""
+        return cls(
+            f"the table {table} in {where} is stored by {engine}, which has no transactions\n"
+            f"hint: ALTER TABLE {table} ENGINE=InnoDB",
             option="database",
         )
 
@@ -79,16 +92,22 @@ def table_is_missing(error: BaseException) -> bool:
     cause = getattr(error, "orig", None) or error
     state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     text = str(cause)
+    if getattr(cause, "args", ())[:1] == (_NO_SUCH_TABLE,):
+        return ".txstore_" in text
     return state == "42P01" or "no such table: txstore_" in text or "unable to open database file" in text
 
 
 async def must_have_version(handle: Handle, where: str) -> None:
-    """Raises TableError if the tables are older or newer than this txstore's."""
+    """Raises TableError if the tables are older or newer than this txstore's, or have no transactions."""
+    dialect = await handle.dialect()
     _, found = await handle.run(SELECT_VERSION)
+    others = await handle.fetch(MARIADB_ENGINES) if dialect == "mariadb" else ()
     await handle.rollback()
     version = 1 if found is None else int(found)
     if version != VERSION:
-        raise TableError.version(where, version)
+        raise TableError.version(where, version, dialect)
+    for table, engine in others:
+        raise TableError.engine(where, table, engine)
 
 
 async def insert(handle: Handle, transaction_id: str, identity: str, where: Callable[[], str]) -> None:
@@ -106,7 +125,7 @@ async def insert(handle: Handle, transaction_id: str, identity: str, where: Call
         raise
     if written == 1:
         return
-    outcome = await outcome_of(handle, transaction_id)
+    outcome = await outcome_of(handle, transaction_id, SELECT_OUTCOME_NOW)
     if outcome is None:
         raise TableError.elsewhere(where())
     raise already(transaction_id, outcome)
@@ -127,9 +146,11 @@ def already(transaction_id: str, outcome: TransactionState) -> AlreadyEndedError
     )
 
 
-async def outcome_of(handle: Handle, transaction_id: str) -> TransactionState | None:
+async def outcome_of(
+    handle: Handle, transaction_id: str, select: Statement = SELECT_OUTCOME
+) -> TransactionState | None:
     """Returns the row's outcome as this session sees it; None if there is no row."""
-    _, outcome = await handle.run(SELECT_OUTCOME, transaction_id=transaction_id)
+    _, outcome = await handle.run(select, transaction_id=transaction_id)
     return None if outcome is None else TransactionState(outcome)
 
 

@@ -12,6 +12,7 @@ and `txstore.coroutines.run_now` runs them to the end in the caller's thread.
 
 import importlib
 import os
+import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -26,15 +27,17 @@ __all__ = [
     "named",
     "open_handle",
     "refused",
+    "with_engine",
 ]
 
 _ADAPTERS = {"sqlite3": "sqlite", "_sqlite3": "sqlite"} | {
     name: name for name in ("aiosqlite", "asyncpg", "psycopg", "sqlalchemy")
 }
+_MARIADB = ("mariadb", "mysql")
 _FOUND: dict[type, Any] = {}  # Looking up an adapter takes as long as a small statement.
 _HINT = "a connection of sqlite3, aiosqlite, psycopg, asyncpg or SQLAlchemy, or a SQLAlchemy session"
 Source = Any
-"""The source of a database: a path, a postgresql:// URL, an Engine, an AsyncEngine, or a function that connects."""
+"""The source of a database: a path, a URL, an Engine, an AsyncEngine, or a function that connects."""
 
 
 class RowGoneError(Exception):
@@ -72,7 +75,7 @@ class Handle(Protocol):
         """Executes a statement without parameters."""
 
     async def dialect(self) -> str:
-        """Returns `sqlite` or `postgresql`."""
+        """Returns `sqlite`, `postgresql` or `mariadb`. Raises InvalidOptionError for another server."""
 
     def mark(self, row: Statement | None = None, **values: object) -> None:
         """Remembers the current transaction, and a statement that fails if its row is missing."""
@@ -128,9 +131,18 @@ def must_be_source(source: Source) -> None:
         return
     raise InvalidOptionError(
         f"a database cannot be opened from {type(source).__name__}\n"
-        "hint: the path of a SQLite file, a postgresql:// URL, a SQLAlchemy engine, or a function that connects",
+        "hint: the path of a SQLite file, a postgresql:// or mysql+pymysql:// URL, a SQLAlchemy engine, or a function "
+        "that connects",
         option="database",
     )
+
+
+def with_engine(source: Source) -> Source:
+    """Returns SQLAlchemy's engine for a URL of MariaDB, without a pool; other sources unchanged."""
+    if isinstance(source, str) and "://" in source and re.split(r"[+:]", source, maxsplit=1)[0] in _MARIADB:
+        module: Any = importlib.import_module("txstore.database.sqlalchemy")
+        return module.engine_of(source)
+    return source
 
 
 async def open_handle(source: Source, *, make: bool = False, keep: bool = False) -> Handle:

@@ -1,6 +1,7 @@
-"""SQLAlchemy 2: handles for its sessions and connections, blocking and asyncio, on SQLite and PostgreSQL.
+"""SQLAlchemy 2: handles for its sessions and connections, blocking and asyncio.
 
-In:     `Session`, `Connection`, `AsyncSession`, `AsyncConnection`, their scoped forms; `Engine` or `AsyncEngine`.
+In:     `Session`, `Connection`, `AsyncSession`, `AsyncConnection`, their scoped forms; `Engine` or `AsyncEngine`; on
+        SQLite, PostgreSQL and MariaDB.
 Out:    handles.
 Always: a session joins the block with its current transaction, unless a `begin()` block or a savepoint around it would
         decide later.
@@ -13,20 +14,23 @@ from functools import cache
 from typing import Any
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Engine, TextClause, text
-from sqlalchemy.exc import DBAPIError, UnboundExecutionError
+from sqlalchemy import Connection, Engine, NullPool, TextClause, create_engine, make_url, text
+from sqlalchemy.exc import DBAPIError, IntegrityError, UnboundExecutionError
 from sqlalchemy.orm import Session, scoped_session
 
 from txstore.database.session import Handle, refused
 from txstore.database.sqlite import executed
-from txstore.database.statements import Statement
+from txstore.database.statements import Statement, is_duplicate
 from txstore.errors import InvalidOptionError
 
-__all__ = ["AsyncSqlAlchemyHandle", "SqlAlchemyHandle", "handle", "is_source", "opened"]
+__all__ = ["AsyncSqlAlchemyHandle", "SqlAlchemyHandle", "engine_of", "handle", "is_source", "opened"]
 
-_DIALECTS = ("sqlite", "postgresql")
-# Drivers that accept one of a Statement's two texts unchanged, which saves SQLAlchemy's compilation, half of the time.
+# SQLAlchemy's name of the server, and ours.
+_DIALECTS = {"sqlite": "sqlite", "postgresql": "postgresql", "mysql": "mariadb", "mariadb": "mariadb"}
+# Drivers that accept one of a Statement's texts unchanged, which saves SQLAlchemy's compilation, half of the time.
 _NAMED, _PYFORMAT = ("pysqlite", "aiosqlite"), ("psycopg", "psycopg_async", "psycopg2")
+_MARIADB = ("pymysql", "mysqldb", "asyncmy", "aiomysql")
+_MARIADB_MIN = (10, 6)
 
 
 @cache
@@ -46,6 +50,7 @@ class _Base:
         self._transaction: object = None
         self._begun: Any = None
         """The connection of the database transaction that `begin` found, until `mark` or the transaction's end."""
+        self._mariadb = False
 
     def must_be_usable(self) -> None:
         below = self._below
@@ -96,13 +101,15 @@ class _Base:
         self._transaction, self._begun = self._below.get_transaction(), None
 
     def kept(self) -> bool:
+        if self._mariadb:  # It rolls the whole transaction back for a deadlock, and the user may continue after it.
+            return False
         now = self._below.get_transaction()
         return now is not None and now is self._transaction and now.is_active
 
     def _must_commit(self, connection: Connection) -> None:
         """Raises InvalidOptionError if the connection commits each statement at once."""
-        name = connection.dialect.name
-        _must_be_known(name)
+        name = _dialect_of(connection)
+        self._mariadb = name == "mariadb"
         if name == "sqlite":
             driver: Any = connection.connection.driver_connection
             modes = (getattr(driver, "isolation_level", None), getattr(driver, "autocommit", None))
@@ -120,7 +127,31 @@ class _Base:
 def _driver_sql(connection: Any, statement: Statement) -> str | None:
     """Returns the text that the connection's driver accepts unchanged; None for other drivers."""
     driver = connection.dialect.driver
+    if driver in _MARIADB:
+        return statement.mariadb
     return statement.named if driver in _NAMED else statement.pyformat if driver in _PYFORMAT else None
+
+
+def _clause_of(connection: Any, statement: Statement) -> TextClause:
+    return _clause(statement.mariadb_named if _DIALECTS[connection.dialect.name] == "mariadb" else statement.named)
+
+
+def _is_skipped(statement: Statement, error: IntegrityError) -> bool:
+    return statement.skips and error.orig is not None and is_duplicate(error.orig)
+
+
+def _dialect_of(connection: Any) -> str:
+    """Returns the kind of the server. Raises InvalidOptionError for one that is not supported."""
+    dialect = connection.dialect
+    _must_be_known(dialect.name)
+    name = _DIALECTS[dialect.name]
+    if name == "mariadb":
+        version = dialect.server_version_info
+        if not dialect.is_mariadb:
+            _must_be_known("MySQL " + ".".join(map(str, version)))
+        if version < _MARIADB_MIN:
+            _must_be_known("MariaDB " + ".".join(map(str, version)))
+    return name
 
 
 def _on_sqlite(connection: Connection, statement: Statement, values: dict[str, object]) -> tuple[int, Any]:
@@ -143,8 +174,8 @@ def _found(result: Any) -> tuple[int, Any]:
 def _must_be_known(dialect: str) -> None:
     if dialect not in _DIALECTS:
         raise InvalidOptionError(
-            f"unsupported database {dialect}\nhint: SQLite and PostgreSQL are supported; for others, write a "
-            "TransactionListener that looks up a row of your own",
+            f"unsupported database {dialect}\nhint: SQLite, PostgreSQL and MariaDB 10.6 or newer are supported; for "
+            "others, write a TransactionListener that looks up a row of your own",
             option="database",
         )
 
@@ -160,7 +191,7 @@ class SqlAlchemyHandle(_Base):
         return self._below.connection() if isinstance(self._below, Session) else self._below
 
     async def dialect(self) -> str:
-        return self._connection().dialect.name
+        return _dialect_of(self._connection())
 
     async def join(self) -> None:
         self._must_be_alive()
@@ -182,12 +213,18 @@ class SqlAlchemyHandle(_Base):
         if self._begun is not None and connection.dialect.driver == "pysqlite":
             return _on_sqlite(connection, statement, values)
         sql = _driver_sql(connection, statement)
-        if sql is None:
-            return _found(connection.execute(_clause(statement.named), values))
-        return _found(connection.exec_driver_sql(sql, values))
+        try:
+            if sql is None:
+                return _found(connection.execute(_clause_of(connection, statement), values))
+            return _found(connection.exec_driver_sql(sql, values))
+        except IntegrityError as error:
+            if _is_skipped(statement, error):
+                return 0, None
+            raise
 
     async def fetch(self, statement: Statement, **values: object) -> Sequence[Sequence[Any]]:
-        return self._connection().execute(_clause(statement.named), values).all()
+        connection = self._connection()
+        return connection.execute(_clause_of(connection, statement), values).all()
 
     async def execute(self, sql: str) -> None:
         self._connection().exec_driver_sql(sql)
@@ -217,7 +254,7 @@ class AsyncSqlAlchemyHandle(_Base):
         return await self._given.connection() if isinstance(self._below, Session) else self._given
 
     async def dialect(self) -> str:
-        return str((await self._connection()).dialect.name)
+        return _dialect_of(await self._connection())
 
     async def join(self) -> None:
         self._must_be_alive()
@@ -236,12 +273,18 @@ class AsyncSqlAlchemyHandle(_Base):
     async def run(self, statement: Statement, **values: object) -> tuple[int, Any]:
         connection = await self._connection()
         sql = _driver_sql(connection, statement)
-        if sql is None:
-            return _found(await connection.execute(_clause(statement.named), values))
-        return _found(await connection.exec_driver_sql(sql, values))
+        try:
+            if sql is None:
+                return _found(await connection.execute(_clause_of(connection, statement), values))
+            return _found(await connection.exec_driver_sql(sql, values))
+        except IntegrityError as error:
+            if _is_skipped(statement, error):
+                return 0, None
+            raise
 
     async def fetch(self, statement: Statement, **values: object) -> Sequence[Sequence[Any]]:
-        return (await (await self._connection()).execute(_clause(statement.named), values)).all()  # type: ignore[no-any-return]
+        connection = await self._connection()
+        return (await connection.execute(_clause_of(connection, statement), values)).all()  # type: ignore[no-any-return]
 
     async def execute(self, sql: str) -> None:
         await (await self._connection()).exec_driver_sql(sql)
@@ -296,6 +339,15 @@ def is_source(source: Any) -> bool:
     return True
 
 
+def engine_of(url: str) -> Any:
+    """Returns an engine for a URL, an AsyncEngine if its driver is async. It keeps no connections."""
+    if make_url(url).get_dialect().is_async:
+        from sqlalchemy.ext.asyncio import create_async_engine
+
+        return create_async_engine(url, poolclass=NullPool)
+    return create_engine(url, poolclass=NullPool)
+
+
 _FIRST = threading.Lock()
 _INITIALIZED: WeakSet[Any] = WeakSet()
 
@@ -314,7 +366,7 @@ async def opened(source: Any, keep: bool) -> Handle:
 
 async def _opened(source: Any, engine: Engine, keep: bool) -> Handle:
     # A check's two statements must each see what was committed before, whatever the engine's level is.
-    options = {"isolation_level": "READ COMMITTED"} if engine.dialect.name == "postgresql" else {}
+    options = {} if engine.dialect.name == "sqlite" else {"isolation_level": "READ COMMITTED"}
     if engine is source and not keep:
         connection = engine.connect().execution_options(**options)
         return SqlAlchemyHandle(connection, connection)

@@ -1,7 +1,7 @@
 """Statements: the tables, and all SQL that uses them.
 
 In:     the names of drivers' parameter styles.
-Out:    the same text for SQLite and PostgreSQL.
+Out:    the same text for SQLite and PostgreSQL, and for MariaDB one that is derived from it, or given.
 Always: the row of a local transaction is inserted once and never changed. A row is inserted only if the identity row
         exists, which says that checks read this database, and since when rows are kept.
 Not here: who executes the SQL, and when.
@@ -12,6 +12,7 @@ Not here: who executes the SQL, and when.
                             <id>                committed | rolled_back       when it was written
                             txstore.identity    a random name of the database rows older than this were cleaned
                             txstore.version     the version of all tables     never: no cleaning removes it
+                            txstore.cleaned     MariaDB: that of the identity row, which is never locked so
     txstore_inbox           consumer_group, message_id                        when it was handled
     txstore_outbox          id, destination     message                       parked
                             whose row, what log as OutboxRow encodes it       why it cannot be sent; NULL: it waits
@@ -21,13 +22,27 @@ import re
 import zlib
 from collections.abc import Iterable
 
-__all__ = ["CLEAN", "CLEAN_INBOX", "COMMITTED", "DDL", "DDL_SQLITE", "ROLLED_BACK", "Statement", "delete_from_outbox"]
+__all__ = [
+    "CLEAN",
+    "CLEAN_INBOX",
+    "COMMITTED",
+    "DDL",
+    "DDL_BY_DIALECT",
+    "DDL_MARIADB",
+    "DDL_SQLITE",
+    "ROLLED_BACK",
+    "UPDATE_BY_DIALECT",
+    "Statement",
+    "delete_from_outbox",
+    "is_duplicate",
+]
 
 _TABLE, _INBOX, _OUTBOX = "txstore_transactions", "txstore_inbox", "txstore_outbox"
-_IDENTITY, _VERSION = "txstore.identity", "txstore.version"
+_IDENTITY, _VERSION, _CLEANED = "txstore.identity", "txstore.version", "txstore.cleaned"
 VERSION = 2
 """The version of the tables. Version 1 had no row with its version."""
 COMMITTED, ROLLED_BACK = "committed", "rolled_back"
+_SKIPS = " ON CONFLICT DO NOTHING"
 
 _OUTBOX_COLUMNS = (
     "id {number} NOT NULL PRIMARY KEY, destination BIGINT NOT NULL, message {binary} NOT NULL, "
@@ -61,19 +76,41 @@ DDL_SQLITE: tuple[str, ...] = (
 """The same for SQLite. Each row is stored in one B-tree instead of two; one with a message by its number, because
 WITHOUT ROWID would put each body of more than a kilobyte on a page of its own."""
 
+_INNODB = "ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin"
+_UPDATE_MARIADB = (
+    f"INSERT IGNORE INTO {_TABLE} (transaction_id, outcome, created_ms) "
+    f"VALUES ('{_VERSION}', '{VERSION}', {2**63 - 1}), ('{_CLEANED}', '', 0)"
+)
+DDL_MARIADB: tuple[str, ...] = (
+    *(f"{sql} {_INNODB}" for sql in _TABLES),
+    f"{_OUTBOX_TABLE.format(number='BIGINT', binary='LONGBLOB')[:-1]}, "
+    f"KEY {_OUTBOX}_groups (message_group, group_seq)) {_INNODB}",
+    _UPDATE_MARIADB,
+)
+"""The same for MariaDB. Names and ids are compared byte by byte, whatever the database's own collation is."""
+DDL_BY_DIALECT = {"postgresql": DDL, "sqlite": DDL_SQLITE, "mariadb": DDL_MARIADB}
+UPDATE_BY_DIALECT = {"postgresql": UPDATE, "sqlite": UPDATE, "mariadb": _UPDATE_MARIADB}
+
 
 class Statement:
-    """One statement with named parameters, in the drivers' parameter styles."""
+    """One statement with named parameters, in the drivers' parameter styles. `mariadb` is the text for MariaDB, if it
+    cannot be derived."""
 
-    __slots__ = ("changes", "name", "named", "numbered", "order", "pyformat")
+    __slots__ = ("changes", "mariadb", "mariadb_named", "name", "named", "numbered", "order", "pyformat", "skips")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, mariadb: str | None = None) -> None:
         self.changes: bool = text.startswith("INSERT") and "RETURNING" not in text
         """Whether it writes rows and returns none."""
+        self.skips: bool = text.endswith(_SKIPS)
+        """Whether it inserts nothing if the key exists. On MariaDB, whose INSERT IGNORE would also cut off values, that
+        is an error of the driver, which `is_duplicate` finds."""
         self.named: str = text
         """With `:name`, for sqlite3 and SQLAlchemy."""
         self.pyformat: str = re.sub(r":(\w+)", r"%(\1)s", text)
         """With `%(name)s`, for psycopg."""
+        self.mariadb_named: str = mariadb or _for_mariadb(text)
+        self.mariadb: str = re.sub(r":(\w+)", r"%(\1)s", self.mariadb_named)
+        """With `%(name)s`, for the drivers of MariaDB."""
         self.order: tuple[str, ...] = tuple(dict.fromkeys(re.findall(r":(\w+)", text)))
         self.numbered: bytes = re.sub(r":(\w+)", self._numbered, text).encode()
         """With `$1`, for PostgreSQL itself, with the values in `order`."""
@@ -85,9 +122,19 @@ class Statement:
         return f"${self.order.index(found[1]) + 1}{'::bytea' if found[1] == 'message' else ''}"
 
 
-def _insert(outcome: str, more: str = "") -> Statement:
+def _for_mariadb(text: str) -> str:
+    """Derives the text for MariaDB, whose drivers write the values into the text."""
+    return re.sub(r"CAST\((:\w+) AS \w+(?:\(\d+\))?\)", r"\1", text).removesuffix(_SKIPS)
+
+
+def is_duplicate(error: BaseException) -> bool:
+    """Tells whether a driver of MariaDB says that a key exists."""
+    return getattr(error, "args", ())[:1] == (1062,)
+
+
+def _insert(outcome: str, more: str = "") -> str:
     """Inserts a row if the identity row exists. The casts are for drivers that leave types to the server."""
-    return Statement(
+    return (
         f"INSERT INTO {_TABLE} (transaction_id, outcome, created_ms) "
         f"SELECT CAST(:transaction_id AS VARCHAR(255)), '{outcome}', CAST(:now_ms AS BIGINT) FROM {_TABLE} "
         f"WHERE transaction_id = '{_IDENTITY}' AND outcome = CAST(:identity AS VARCHAR(64)){more} "
@@ -95,9 +142,20 @@ def _insert(outcome: str, more: str = "") -> Statement:
     )
 
 
-INSERT_COMMITTED = _insert(COMMITTED)
-INSERT_ROLLED_BACK = _insert(ROLLED_BACK, " AND created_ms <= CAST(:born_ms AS BIGINT)")
+# On MariaDB, INSERT … SELECT locks the rows that it reads until the user's transaction ends, for others to read. So
+# nothing ever changes the identity row there, and what was cleaned is in a row of its own.
+_NOT_CLEANED = (
+    f" AND NOT EXISTS (SELECT 1 FROM {_TABLE} AS cleaned WHERE cleaned.transaction_id = '{_CLEANED}' "
+    "AND cleaned.created_ms > :born_ms)"
+)
+INSERT_COMMITTED = Statement(_insert(COMMITTED))
+INSERT_ROLLED_BACK = Statement(
+    _insert(ROLLED_BACK, " AND created_ms <= CAST(:born_ms AS BIGINT)"),
+    "SET STATEMENT innodb_lock_wait_timeout = 5 FOR " + _for_mariadb(_insert(ROLLED_BACK, _NOT_CLEANED)),
+)
 SELECT_OUTCOME = Statement(f"SELECT outcome FROM {_TABLE} WHERE transaction_id = CAST(:transaction_id AS VARCHAR(255))")
+SELECT_OUTCOME_NOW = Statement(SELECT_OUTCOME.named, f"{SELECT_OUTCOME.mariadb_named} LOCK IN SHARE MODE")
+"""Finds a row that another transaction has committed. MariaDB's plain SELECT may read an older snapshot."""
 MUST_BE_COMMITTED = Statement(
     f"SELECT 1 / count(*) FROM {_TABLE} WHERE transaction_id = :transaction_id AND outcome = '{COMMITTED}'"
 )
@@ -108,11 +166,12 @@ INSERT_IDENTITY = Statement(
 )
 SELECT_IDENTITY = Statement(f"SELECT outcome FROM {_TABLE} WHERE transaction_id = '{_IDENTITY}'")
 SELECT_VERSION = Statement(f"SELECT outcome FROM {_TABLE} WHERE transaction_id = '{_VERSION}'")
-FORGET_BEFORE = Statement(
+_FORGET_BEFORE = (
     f"UPDATE {_TABLE} SET created_ms = CAST(:before_ms AS BIGINT) "
     f"WHERE transaction_id = '{_IDENTITY}' AND created_ms < CAST(:before_ms AS BIGINT)"
 )
-_NOT_OURS = f"transaction_id NOT IN ('{_IDENTITY}', '{_VERSION}')"
+FORGET_BEFORE = Statement(_FORGET_BEFORE, _for_mariadb(_FORGET_BEFORE.replace(_IDENTITY, _CLEANED)))
+_NOT_OURS = f"transaction_id NOT IN ('{_IDENTITY}', '{_VERSION}', '{_CLEANED}')"
 # There is no index by age: every row would pay for it, and cleaning runs once an hour. So cleaning walks along the key:
 # it finds the next part with old rows, then deletes them.
 NEXT_TO_CLEAN = Statement(
@@ -157,12 +216,18 @@ _SAME_GROUP = (
     f"FROM {_OUTBOX} WHERE message_group = CAST(:message_group AS VARCHAR(255)) "
     "AND destination = CAST(:destination AS BIGINT)"
 )
-INSERT_OUTBOX_GROUP = Statement(
+_INSERT_GROUP = (
     f"INSERT INTO {_OUTBOX} (id, destination, message, message_group, group_seq) "
     "SELECT CAST(:id AS BIGINT), CAST(:destination AS BIGINT), :message, CAST(:message_group AS VARCHAR(255)), "
-    f"(SELECT coalesce(max(group_seq), 0) + 1 {_SAME_GROUP}) {_FROM_IDENTITY} RETURNING group_seq"
+    f"{{sequence}} {_FROM_IDENTITY} RETURNING group_seq"
 )
-"""Returns 1 if no earlier row of the message group is left."""
+INSERT_OUTBOX_GROUP = Statement(
+    _INSERT_GROUP.format(sequence=f"(SELECT coalesce(max(group_seq), 0) + 1 {_SAME_GROUP})"),
+    _for_mariadb(_INSERT_GROUP.format(sequence=f"UUID_SHORT() & {2**56 - 1}")),
+)
+"""Returns 1 if no earlier row of the message group is left. On MariaDB, reading the group's largest number would lock
+the gap after it, and the senders of a group would deadlock. There it is the server's own counter, without the server's
+number: the second in which it was started, then how often it was called."""
 _OWN = "id BETWEEN CAST(:first AS BIGINT) AND CAST(:last AS BIGINT) AND parked IS NULL"
 SELECT_OUTBOX = Statement(
     f"SELECT id, message, message_group, group_seq FROM {_OUTBOX} WHERE {_OWN} ORDER BY id LIMIT CAST(:rows AS BIGINT)"
@@ -185,7 +250,6 @@ COUNT_WAITING = Statement(f"SELECT count(*) FROM {_OUTBOX} WHERE {_WAITING}")
 FIRST_WAITING = Statement(
     f"SELECT id, message FROM {_OUTBOX} WHERE id > CAST(:after AS BIGINT) AND {_WAITING} ORDER BY id LIMIT 1"
 )
-SELECT_WAITING_SQLITE = Statement(f"SELECT id, message FROM {_OUTBOX} WHERE parked IS NULL")
 SQLITE_FILES = Statement("PRAGMA database_list")
 # `xmin` has the lower half of a transaction's number. That of a savepoint is above that of the transaction around it.
 _ABOVE = (
@@ -198,6 +262,16 @@ SELECT_OWN_POSTGRES = Statement(
 """A row that is visible although its transaction is in progress was inserted by the session's own, or a savepoint."""
 SQLITE_JOURNAL, SQLITE_SYNCHRONOUS = Statement("PRAGMA journal_mode"), Statement("PRAGMA synchronous")
 POSTGRES_SYNCHRONOUS = Statement("SHOW synchronous_commit")
+MARIADB_SYNCHRONOUS = Statement("SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog")
+MARIADB_PACKET = Statement("SELECT @@max_allowed_packet")
+MARIADB_ENGINES = Statement(
+    "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = database() "
+    f"AND table_name IN ('{_TABLE}', '{_INBOX}', '{_OUTBOX}') AND engine <> 'InnoDB'"
+)
+SELECT_WAITING = Statement(f"SELECT id, message FROM {_OUTBOX} WHERE parked IS NULL")
+SELECT_NUMBERS = Statement(f"SELECT id FROM {_OUTBOX}")
+READ_UNCOMMITTED = "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"
+"""MariaDB: for the next transaction of the connection."""
 PARK = Statement(f"UPDATE {_OUTBOX} SET parked = CAST(:parked AS VARCHAR(1000)) WHERE id = CAST(:id AS BIGINT)")
 NEXT_ROWS = Statement(
     f"SELECT id, message, parked FROM {_OUTBOX} WHERE id > CAST(:after AS BIGINT) ORDER BY id "
@@ -209,6 +283,13 @@ NOT_DURABLE = Statement("SET LOCAL synchronous_commit = off")
 """PostgreSQL: a deletion need not be durable, because a row that returns is found in the log."""
 
 
-def delete_from_outbox(ids: Iterable[int]) -> str:
+def delete_from_outbox(ids: Iterable[int], dialect: str) -> str:
     """Returns the statement that deletes finished rows."""
-    return f"DELETE FROM {_OUTBOX} WHERE id IN ({', '.join(f'{row_id:d}' for row_id in ids)})"
+    rows = ", ".join(f"{row_id:d}" for row_id in ids)
+    if dialect == "mariadb":  # With IN (…), it may scan the whole table, and wait for rows of open transactions.
+        finished = f"JSON_TABLE('[{rows}]', '$[*]' COLUMNS (id BIGINT PATH '$')) AS finished"
+        return (
+            f"DELETE sent FROM {finished} STRAIGHT_JOIN {_OUTBOX} AS sent FORCE INDEX (PRIMARY) "
+            "ON sent.id = finished.id"
+        )
+    return f"DELETE FROM {_OUTBOX} WHERE id IN ({rows})"

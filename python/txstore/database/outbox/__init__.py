@@ -18,7 +18,7 @@ committed.
 """
 
 from txstore.database.outbox.forwarder import Forwarder
-from txstore.database.outbox.pending import PendingMessage, pending_messages
+from txstore.database.outbox.pending import PendingMessage, pending_messages, seen_by_others
 from txstore.database.outbox.producer import (
     AsyncOutboxProducer,
     AsyncSession,
@@ -41,5 +41,6 @@ __all__ = [
     "change_parked",
     "outbox_status",
     "pending_messages",
+    "seen_by_others",
     "waiting_rows",
 ]

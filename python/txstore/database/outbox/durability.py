@@ -8,7 +8,12 @@ Always: settings are only read. They belong to a session, so they are read in th
 import logging
 
 from txstore.database.session import Handle
-from txstore.database.statements import POSTGRES_SYNCHRONOUS, SQLITE_JOURNAL, SQLITE_SYNCHRONOUS
+from txstore.database.statements import (
+    MARIADB_SYNCHRONOUS,
+    POSTGRES_SYNCHRONOUS,
+    SQLITE_JOURNAL,
+    SQLITE_SYNCHRONOUS,
+)
 
 __all__ = ["warn_unless_durable"]
 
@@ -22,14 +27,22 @@ async def warn_unless_durable(handle: Handle, name: str) -> None:
     if why is not None:
         _log.warning(
             "%s may lose commits with the power (%s): then a message may be in the log whose transaction is gone\n"
-            "hint: SQLite: PRAGMA synchronous = FULL; PostgreSQL: synchronous_commit = on",
+            "hint: SQLite: PRAGMA synchronous = FULL; PostgreSQL: synchronous_commit = on; MariaDB: "
+            "innodb_flush_log_at_trx_commit = 1, and sync_binlog = 1 if it has a binary log",
             name,
             why,
         )
 
 
 async def _why_not_durable(handle: Handle) -> str | None:
-    if await handle.dialect() != "sqlite":
+    dialect = await handle.dialect()
+    if dialect == "mariadb":
+        [(flush, has_binlog, sync)] = await handle.fetch(MARIADB_SYNCHRONOUS)
+        if int(flush) not in (1, 3):
+            return f"innodb_flush_log_at_trx_commit = {flush}"
+        # Recovery rolls back what the binary log does not have.
+        return f"sync_binlog = {sync}" if has_binlog and int(sync) != 1 else None
+    if dialect == "postgresql":
         [(setting,)] = await handle.fetch(POSTGRES_SYNCHRONOUS)
         return "synchronous_commit = off" if setting == "off" else None
     [(level,)] = await handle.fetch(SQLITE_SYNCHRONOUS)

@@ -22,6 +22,7 @@ from txstore.database.outbox.forwarder import Forwarder
 __all__ = ["note"]
 
 _NAME = "txstore.database.outbox"
+_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS of MariaDB's protocol.
 
 
 @dataclass(slots=True)
@@ -86,7 +87,8 @@ def _is_there(driver: sqlite3.Connection, row_id: int) -> bool:
 
 def _may_be_open(driver: Any) -> bool:
     """Tells whether the outermost transaction may still be open: the session may have joined one of its caller's."""
-    return bool(getattr(driver, "in_transaction", False))
+    status = getattr(driver, "server_status", None)  # As PyMySQL and its kind received it last.
+    return bool(status & _IN_TRANSACTION if isinstance(status, int) else getattr(driver, "in_transaction", False))
 
 
 def _after_rollback(session: Session, ended: SessionTransaction) -> None:

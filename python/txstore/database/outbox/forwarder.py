@@ -181,7 +181,7 @@ class Forwarder:
             is_due = self._deletes_itself and since >= self._next_delete
             if (is_due or len(self._appended) >= least) and (finished := self._finished(most)):
                 self._next_delete = since + _DELETE_SOON_SECONDS
-                return delete_from_outbox(finished)
+                return delete_from_outbox(finished, "sqlite")
         return None
 
     def committed(self, row_id: int, row: OutboxRow, queue_id: int) -> None:
@@ -506,9 +506,10 @@ class Forwarder:
         if not ids:
             return
         await handle.begin()
-        if not self._is_sqlite:
+        dialect = await handle.dialect()
+        if dialect == "postgresql":
             await handle.execute(NOT_DURABLE.named)
-        await handle.execute(delete_from_outbox(ids))
+        await handle.execute(delete_from_outbox(ids, dialect))
         await handle.commit()
 
     # Rows of other processes

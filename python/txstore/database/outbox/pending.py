@@ -7,12 +7,13 @@ Always: only reads. A row counts only if its own transaction inserted it: not th
 
 PostgreSQL knows which transaction, or savepoint, inserted a row. SQLite does not, but it has one writer: while this
 transaction has rows that are not committed, no other connection can commit. So its own are those that another
-connection does not see, unless something was committed meanwhile.
+connection does not see, unless something was committed meanwhile. On MariaDB, its own are those that another connection
+does not see as committed, and then sees as not committed.
 """
 
 import heapq
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,14 +25,16 @@ from txstore.database.outbox.ids import ids_of
 from txstore.database.rows import TableError, table_is_missing
 from txstore.database.session import Handle
 from txstore.database.statements import (
+    READ_UNCOMMITTED,
     SELECT_IDENTITY,
+    SELECT_NUMBERS,
     SELECT_OWN_POSTGRES,
-    SELECT_WAITING_SQLITE,
+    SELECT_WAITING,
     SQLITE_FILES,
 )
 from txstore.serialization import Serializer, decode
 
-__all__ = ["PendingMessage", "pending_messages"]
+__all__ = ["PendingMessage", "pending_messages", "seen_by_others"]
 
 T = TypeVar("T")
 _LOOKS = 10  # At an SQLite database to which others write: then nothing is pending.
@@ -64,9 +67,13 @@ class PendingMessage:
         return decode(self, kind, serializer)
 
 
-async def pending_messages(handle: Handle, identity: str, where: str) -> list[PendingMessage]:
-    """Returns what the handle's transaction has sent. Raises InvalidOptionError for a session that `send` refuses,
-    TableError for one on another database than `where`."""
+async def pending_messages(
+    handle: Handle, identity: str, where: str, others: Callable[[], Awaitable[tuple[Set[int], Set[int]]]]
+) -> list[PendingMessage]:
+    """Returns what the handle's transaction has sent. `others` executes `seen_by_others` on another connection.
+
+    Raises InvalidOptionError for a session that `send` refuses, TableError for one on another database than `where`.
+    """
     await handle.join()
     try:
         _, found = await handle.run(SELECT_IDENTITY)
@@ -76,8 +83,13 @@ async def pending_messages(handle: Handle, identity: str, where: str) -> list[Pe
         raise
     if found != identity:
         raise TableError.elsewhere(where)
-    if await handle.dialect() == "sqlite":
+    dialect = await handle.dialect()
+    if dialect == "sqlite":
         rows = await _own_on_sqlite(handle)
+    elif dialect == "mariadb":
+        visible = await handle.fetch(SELECT_WAITING)
+        committed, written = await others()
+        rows = [row for row in visible if row[0] not in committed and row[0] in written]
     else:
         rows = await handle.fetch(SELECT_OWN_POSTGRES)
     # Ids of one owner are in the order of sending. There are several owners only if there are several stores.
@@ -87,6 +99,19 @@ async def pending_messages(handle: Handle, identity: str, where: str) -> list[Pe
     return list(heapq.merge(*owners.values(), key=lambda one: one.born_timestamp))
 
 
+async def seen_by_others(handle: Handle) -> tuple[Set[int], Set[int]]:
+    """Returns the rows that a connection to MariaDB sees: those that are committed, then those that are written.
+
+    In this order, because a row that the forwarder deletes in between is then in neither.
+    """
+    committed = {row_id for (row_id,) in await handle.fetch(SELECT_NUMBERS)}
+    await handle.rollback()
+    await handle.execute(READ_UNCOMMITTED)
+    written = {row_id for (row_id,) in await handle.fetch(SELECT_NUMBERS)}
+    await handle.rollback()
+    return committed, written
+
+
 async def _own_on_sqlite(handle: Handle) -> Sequence[Sequence[Any]]:
     [file] = [file for _, name, file in await handle.fetch(SQLITE_FILES) if name == "main"]
     uri = f"{Path(file).as_uri()}?mode=ro"
@@ -94,7 +119,7 @@ async def _own_on_sqlite(handle: Handle) -> Sequence[Sequence[Any]]:
         for _ in range(_LOOKS):
             version = other.execute("PRAGMA data_version").fetchone()
             committed = {row_id for (row_id,) in other.execute("SELECT id FROM txstore_outbox")}
-            rows = [row for row in await handle.fetch(SELECT_WAITING_SQLITE) if row[0] not in committed]
+            rows = [row for row in await handle.fetch(SELECT_WAITING) if row[0] not in committed]
             # It changes with each commit of another connection.
             if other.execute("PRAGMA data_version").fetchone() == version:
                 return rows

@@ -16,6 +16,7 @@ from txstore._native import OutboxRow, is_system_topic
 from txstore.coroutines import run_now
 from txstore.database.outbox.durability import warn_unless_durable
 from txstore.database.outbox.forwarder import Forwarder, RowDatabase
+from txstore.database.outbox.packet import PACKET_BYTES, must_fit_packet
 from txstore.database.outbox.waiting import OutboxStatus
 from txstore.database.rows import TableError, table_is_missing
 from txstore.database.session import Handle, handle_of
@@ -112,6 +113,8 @@ class _Rows:
     async def _insert(self, forwarder: Forwarder, handle: Handle, row: OutboxRow, queue_id: int | None) -> None:
         identity, row_id, group_seq = forwarder.database.identity(), forwarder.new_id(), 0
         values = {"id": row_id, "destination": forwarder.destination, "message": row.data, "identity": identity}
+        if len(row.data) > PACKET_BYTES:
+            await must_fit_packet(handle, row.data)
         try:
             if row.message_group is None:
                 written = (await handle.run(INSERT_OUTBOX, **values))[0] == 1
