@@ -126,6 +126,19 @@ def test_messages_of_a_group_stay_in_commit_order(broker: EmbeddedBroker, produc
     assert bodies(broker) == [b"%d" % number for number in range(100)]
 
 
+def test_group_whose_numbers_were_given_in_another_order_is_sent(
+    broker: EmbeddedBroker, producer: OutboxProducer, kind: Kind
+) -> None:
+    """A thread gets a number for its row; until it inserts the row, another thread has sent to the same group."""
+    numbers = [producer._forwarder.new_id() for _ in range(3)]
+    producer._forwarder.new_id = iter(reversed(numbers)).__next__
+    with session_of(kind) as session:
+        for body in (b"1", b"2", b"3"):
+            producer.send(Message("orders", body, message_group="customer-1"), session=session)
+        session.commit()
+    eventually(lambda: bodies(broker) == [b"1", b"2", b"3"])
+
+
 def test_what_cannot_be_sent_is_refused_before_anything_is_written(
     broker: EmbeddedBroker, producer: OutboxProducer, kind: Kind
 ) -> None:

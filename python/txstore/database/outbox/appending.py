@@ -107,6 +107,8 @@ class Appending:
 
     async def append(self, handle: Handle, rows: Sequence[Row], *, once: bool) -> dict[int, Fate]:
         """Appends the messages of rows of one owner, in order; returns what became of each row, by number."""
+        # A thread may get its row's number first, and insert the row last.
+        rows = sorted(rows, key=lambda one: one.group_seq)
         fates: dict[int, Fate] = {}
         ready: list[_Ready] = []
         groups: dict[str, _Group] = {}
