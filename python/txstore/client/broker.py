@@ -18,7 +18,7 @@ from typing import Any, NoReturn, Self, TypeVar, overload
 from txstore._native import Message, ResponseCode, is_system_topic, validate_topic
 from txstore.client.administration import Administration
 from txstore.client.blocking_administration import BlockingAdministration
-from txstore.client.caller import LoopCaller, ThreadCaller
+from txstore.client.caller import Caller, ThreadCaller
 from txstore.client.checks import Checks
 from txstore.client.client import Client
 from txstore.client.consumer_running_info import ConsumerRunningInfo
@@ -85,7 +85,7 @@ class Session:
         self.client: Client = Client(address, options, dial)
         self.offsets: Offsets = Offsets()
         self.sending: Sending = Sending(self.client)
-        self.caller: LoopCaller = LoopCaller(self.client)
+        self.caller: Caller = Caller(self.client)
         self.administration: Administration = Administration(self.client)
         self.checks: Checks = Checks(self.client, self.sending)
         self.rebalance: Rebalance = Rebalance(self.client)

@@ -18,7 +18,7 @@ from txstore.client.client import Client
 from txstore.client.connection import Connection
 from txstore.client.route import Route
 
-__all__ = ["Caller", "LoopCaller", "ThreadCaller"]
+__all__ = ["Caller", "ThreadCaller"]
 
 T = TypeVar("T")
 
@@ -29,30 +29,8 @@ class Run(Protocol):
     def __call__(self, work: Coroutine[Any, Any, T], /) -> T: ...
 
 
-class Caller(Protocol):
-    """What a send or an end needs of a client."""
-
-    async def write_route(self, topic: str) -> Route: ...
-    async def topic_created(self, topic: str) -> None: ...
-    async def connection(self, broker: str) -> Connection: ...
-    async def call(
-        self,
-        connection: Connection,
-        code: int,
-        ext_fields: Mapping[str, str],
-        body: bytes | None = None,
-        *,
-        timeout: float,
-        is_half: bool = False,
-    ) -> RemotingCommand:
-        """Sends a request. The checks of a half message come over `connection`, whatever it is sent over."""
-        ...
-
-    async def sleep(self, seconds: float) -> None: ...
-
-
-class LoopCaller:
-    """Calls on the client's loop."""
+class Caller:
+    """What a send or an end needs of a client. Calls on the client's loop."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -76,17 +54,19 @@ class LoopCaller:
         timeout: float,
         is_half: bool = False,
     ) -> RemotingCommand:
+        """Sends a request. The checks of a half message come over `connection`, whatever it is sent over."""
         return await connection.call(code, ext_fields, body, timeout=timeout)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
-class ThreadCaller:
+class ThreadCaller(Caller):
     """Calls in the calling thread, over channels of its own."""
 
     def __init__(self, client: Client, loop: asyncio.AbstractEventLoop, run: Run) -> None:
-        self._client, self._loop, self._run = client, loop, run
+        super().__init__(client)
+        self._loop, self._run = loop, run
         self._process = os.getpid()
 
     async def write_route(self, topic: str) -> Route:
