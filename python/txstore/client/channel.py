@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from txstore._native import FrameReader, RemotingCommand, encode_request
 from txstore.errors import BrokerTimeoutError, BrokerUnreachableError, ProtocolError
 
-__all__ = ["Channel", "Channels"]
+__all__ = ["Channel", "Channels", "lost", "not_answered"]
 
 _OPAQUE_MASK = 0x7FFF_FFFF
 _READ_BYTES = 65_536
@@ -40,7 +40,6 @@ class Channel:
         self._sign = sign
         self._reader = FrameReader()
         self._opaques = itertools.count(1)
-        self._timeout: float | None = None
 
     @property
     def is_open(self) -> bool:
@@ -58,22 +57,16 @@ class Channel:
         frame = encode_request(code, opaque, self._sign(ext_fields, body), body)
         is_sent = False
         try:
-            if timeout != self._timeout:
-                self._socket.settimeout(timeout)
-                self._timeout = timeout
+            self._socket.settimeout(timeout)
             self._socket.sendall(frame)
             is_sent = True
             answer = self._answer(opaque, timeout)
         except TimeoutError as error:
             self.close()
-            text = f"{self.address} did not answer request {code} within {timeout:g} s"
-            hint = "hint: it may have been carried out; check that, or raise the time limit"
-            raise BrokerTimeoutError(f"{text}\n{hint}", address=self.address) from error
+            raise not_answered(self.address, code, timeout) from error
         except (OSError, ProtocolError) as error:
             self.close()
-            done = "; the request may have been carried out" if is_sent else ""
-            text = f"the connection to {self.address} is lost: {error}{done}\nhint: the next request opens it again"
-            raise BrokerUnreachableError(text, address=self.address, in_doubt=is_sent) from error
+            raise lost(self.address, error, in_doubt=is_sent) from error
         except BaseException:
             self.close()
             raise
@@ -179,3 +172,17 @@ class Channels:
             channel.close()
         for channel in busy:
             channel.interrupt()
+
+
+def not_answered(address: str, code: int, timeout: float) -> BrokerTimeoutError:
+    """Returns the error of a request that got no response within `timeout` seconds."""
+    text = f"{address} did not answer request {code} within {timeout:g} s"
+    hint = "it may have been carried out; check that, or raise the time limit"
+    return BrokerTimeoutError(f"{text}\nhint: {hint}", address=address)
+
+
+def lost(address: str, why: object, *, in_doubt: bool) -> BrokerUnreachableError:
+    """Returns the error of a connection that has ended. `in_doubt`: the request had been sent."""
+    done = "; the request may have been carried out" if in_doubt else ""
+    text = f"the connection to {address} is lost: {why}{done}\nhint: the next request opens it again"
+    return BrokerUnreachableError(text, address=address, in_doubt=in_doubt)

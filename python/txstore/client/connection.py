@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from txstore._native import FrameReader, RemotingCommand, encode_request
-from txstore.client.channel import Channels
-from txstore.client.dial import Dial, connect
-from txstore.errors import BrokerTimeoutError, BrokerUnreachableError, ProtocolError
+from txstore.client.channel import Channels, lost, not_answered
+from txstore.client.dial import Dial, connect, host_and_port
+from txstore.errors import BrokerUnreachableError, ProtocolError
 from txstore.remoting.signing import Credentials
 
 __all__ = ["Connection", "RequestHandler"]
@@ -78,9 +78,8 @@ class Connection(asyncio.Protocol):
                     path = address.removeprefix("unix:")
                     _, connection = await loop.create_unix_connection(create, path)
                 else:
-                    host, _, port = address.rpartition(":")
-                    host = host.removeprefix("[").removesuffix("]")
-                    _, connection = await loop.create_connection(create, host, int(port), ssl=tls)
+                    host, port = host_and_port(address)
+                    _, connection = await loop.create_connection(create, host, port, ssl=tls)
         except TimeoutError as error:
             text = f"{address} did not accept a connection within {timeout:g} s\nhint: check that it runs"
             raise BrokerUnreachableError(text, address=address) from error
@@ -118,9 +117,7 @@ class Connection(asyncio.Protocol):
                 self._waiting[opaque] = answer
                 return await answer
         except TimeoutError as error:
-            text = f"{self.address} did not answer request {code} within {timeout:g} s"
-            hint = "hint: it may have been carried out; check that, or raise the time limit"
-            raise BrokerTimeoutError(f"{text}\n{hint}", address=self.address) from error
+            raise not_answered(self.address, code, timeout) from error
         finally:
             self._waiting.pop(opaque, None)
 
@@ -202,6 +199,4 @@ class Connection(asyncio.Protocol):
                 answer.set_exception(self._gone(in_flight=True))
 
     def _gone(self, *, in_flight: bool = False) -> BrokerUnreachableError:
-        done = "; the request may have been carried out" if in_flight else ""
-        text = f"the connection to {self.address} is lost: {self._why}{done}\nhint: the next request opens it again"
-        return BrokerUnreachableError(text, address=self.address, in_doubt=in_flight)
+        return lost(self.address, self._why, in_doubt=in_flight)

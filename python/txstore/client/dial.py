@@ -17,7 +17,7 @@ from txstore.broker.local_socket import connect as connect_store
 from txstore.broker.local_socket import read_holder
 from txstore.errors import BrokerUnreachableError
 
-__all__ = ["STORE", "Dial", "connect", "dial", "store_of"]
+__all__ = ["STORE", "Dial", "connect", "dial", "host_and_port", "store_of"]
 
 STORE = "store:"
 _PAUSE_SECONDS = 0.002
@@ -30,6 +30,12 @@ Dial: TypeAlias = Callable[[], Coroutine[Any, Any, socket.socket]]
 def store_of(address: str) -> str | None:
     """Returns the directory that an address `store:DIRECTORY` names; None for another address."""
     return address.removeprefix(STORE) if address.startswith(STORE) else None
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Splits `HOST:PORT`. An IPv6 host may be in brackets."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 async def dial(directory: str, timeout: float, take: Callable[[], bool] | None = None) -> socket.socket:
@@ -70,9 +76,8 @@ def connect(address: str, timeout: float, tls: ssl.SSLContext | None = None) -> 
             connected.close()
             raise
         return connected
-    host, _, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    connected = socket.create_connection((host, int(port)), timeout)
+    host, port = host_and_port(address)
+    connected = socket.create_connection((host, port), timeout)
     try:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connected if tls is None else tls.wrap_socket(connected, server_hostname=host)
