@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import datetime
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar, overload
 
 from txstore import consumer as blocking
 from txstore.aio.calls import Calls
@@ -24,8 +24,11 @@ from txstore.listener import AnyChecker, AnyListener, MaybeAsyncState
 from txstore.message import ConsumeFromWhere, LocalTransactionState, MessageModel, SentMessage
 from txstore.producer import LocalDatabase
 from txstore.producer import producer as sending
+from txstore.producer.outbox import OutboxDatabase, Outboxes
 
 __all__ = ["Broker"]
+
+_ProducerT = TypeVar("_ProducerT")
 
 
 class Broker(abc.ABC):
@@ -69,10 +72,23 @@ class Broker(abc.ABC):
             self._calls.must_be_on_loop()
             await self._close(self._calls)
 
-    def producer(self, group: str) -> Producer:
-        """Creates a producer of plain messages. Raises InvalidNameError, StoreClosedError, ReadOnlyError."""
-        calls = self._opened
-        return Producer(calls, sending.Producer(self._writable(), group))
+    @overload
+    def producer(self, group: str) -> Producer: ...
+    @overload
+    def producer(self, group: str, *, database: OutboxDatabase[object, _ProducerT]) -> _ProducerT: ...
+    def producer(
+        self, group: str, *, database: OutboxDatabase[object, _ProducerT] | None = None
+    ) -> Producer | _ProducerT:
+        """Creates a producer of plain messages. With a `database`, it sends them within the user's own transaction.
+
+        Raises InvalidNameError, StoreClosedError, ReadOnlyError. A broker in another process is asked which log it has;
+        if it is away, the first `send` raises BrokerUnreachableError or BrokerTimeoutError.
+        """
+        producer = Producer(self._opened, sending.Producer(self._writable(), group))
+        if database is None:
+            return producer
+        outboxes, message_size_max = self._outboxes()
+        return database.async_outbox_producer(producer.member, producer, outboxes, message_size_max)
 
     def transaction_producer(
         self,
@@ -149,6 +165,10 @@ class Broker(abc.ABC):
     @abc.abstractmethod
     def _writable(self) -> BrokerInterface:
         """Returns the blocking broker, for a new producer. Raises StoreClosedError, ReadOnlyError."""
+
+    @abc.abstractmethod
+    def _outboxes(self) -> tuple[Outboxes, int]:
+        """Returns the forwarders of databases whose rows are messages, and the most bytes of a message's body."""
 
     @abc.abstractmethod
     def _consumers(self) -> Callable[..., blocking.Consumer]:

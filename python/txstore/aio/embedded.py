@@ -21,7 +21,6 @@ from txstore._native import EndResult, LoopStore, SendResult
 from txstore.aio.broker import Broker
 from txstore.aio.calls import Calls
 from txstore.aio.durable import Durable
-from txstore.aio.producer import Producer
 from txstore.config import BrokerConfig, BrokerOptions, Duration, as_timedelta
 from txstore.consumer import Consumer
 from txstore.errors import InvalidOptionError, StoreClosedError, TransactionNotFoundError, TxStoreError
@@ -29,7 +28,7 @@ from txstore.interface import BrokerInterface
 from txstore.message import Half, LocalTransactionState, Message, SentMessage, transaction_id_of
 from txstore.producer import producer as sending
 from txstore.producer.local_transaction import LocalTransaction
-from txstore.producer.outbox import OutboxDatabase
+from txstore.producer.outbox import Outboxes
 from txstore.shared.opening import open as open_blocking
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["EmbeddedBroker", "EmbeddedCalls", "open"]
 
 T = TypeVar("T")
-_ProducerT = TypeVar("_ProducerT")
 _COMMIT, _ROLLBACK = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK
 _log = logging.getLogger("txstore.aio")
 
@@ -117,25 +115,6 @@ class EmbeddedBroker(Broker):
             raise StoreClosedError(f"{self!r} is not open yet\nhint: use it inside `async with`")
         return self._broker
 
-    @overload
-    def producer(self, group: str) -> Producer: ...
-    @overload
-    def producer(self, group: str, *, database: OutboxDatabase[object, _ProducerT]) -> _ProducerT: ...
-    def producer(
-        self, group: str, *, database: OutboxDatabase[object, _ProducerT] | None = None
-    ) -> Producer | _ProducerT:
-        """Creates a producer of plain messages. With a `database`, it sends them within the user's own transaction.
-
-        Raises InvalidNameError, StoreClosedError, ReadOnlyError.
-        """
-        at_once = super().producer(group)
-        if database is None:
-            return at_once
-        blocking = self.blocking
-        return database.async_outbox_producer(
-            at_once.member, at_once, blocking.outboxes, blocking.config.max_message_size
-        )
-
     async def end_transaction(
         self, transaction: str | SentMessage, state: LocalTransactionState, *, producer_group: str | None = None
     ) -> EndResult:
@@ -201,6 +180,9 @@ class EmbeddedBroker(Broker):
     def _writable(self) -> BrokerInterface:
         self.blocking._must_write("a producer")
         return self.blocking
+
+    def _outboxes(self) -> tuple[Outboxes, int]:
+        return self.blocking.outboxes, self.blocking.config.max_message_size
 
     def _consumers(self) -> Callable[..., Consumer]:
         return self.blocking.consumer

@@ -7,12 +7,11 @@ Always: a cancelled call takes no effect: its transaction is left to a check, it
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar, Unpack, overload
+from typing import Any, NoReturn, Unpack
 
 from txstore import consumer as blocking
 from txstore.aio.broker import Broker
 from txstore.aio.calls import Calls
-from txstore.aio.producer import Producer
 from txstore.client.administration import Administration
 from txstore.client.broker import EMBEDDED_ONLY, MESSAGE_SIZE_MAX, Session
 from txstore.client.broker import RemoteBroker as BlockingBroker
@@ -23,11 +22,9 @@ from txstore.interface import BrokerInterface
 from txstore.message import Half, LocalTransactionState, Message, SentMessage
 from txstore.producer import producer as sending
 from txstore.producer.local_transaction import LocalTransaction
-from txstore.producer.outbox import OutboxDatabase
+from txstore.producer.outbox import Outboxes
 
 __all__ = ["RemoteBroker", "connect"]
-
-_ProducerT = TypeVar("_ProducerT")
 
 
 def connect(address: str, *, config: ConnectConfig | None = None, **options: Unpack[ConnectOptions]) -> "RemoteBroker":
@@ -70,23 +67,6 @@ class RemoteBroker(Broker, Administration):
         """Whether the connection was closed."""
         return self._blocking is not None and self._blocking.closed
 
-    @overload
-    def producer(self, group: str) -> Producer: ...
-    @overload
-    def producer(self, group: str, *, database: OutboxDatabase[object, _ProducerT]) -> _ProducerT: ...
-    def producer(
-        self, group: str, *, database: OutboxDatabase[object, _ProducerT] | None = None
-    ) -> Producer | _ProducerT:
-        """Creates a producer of plain messages. With a `database`, it sends them within the user's own transaction.
-
-        Raises InvalidNameError, StoreClosedError. The broker is asked which log it has; if it is away, the first `send`
-        raises BrokerUnreachableError or BrokerTimeoutError.
-        """
-        at_once = super().producer(group)
-        if database is None:
-            return at_once
-        return database.async_outbox_producer(at_once.member, at_once, self._connected.outboxes, MESSAGE_SIZE_MAX)
-
     async def end_transaction(
         self, transaction: str | SentMessage, state: LocalTransactionState, *, producer_group: str | None = None
     ) -> RemoteEnd:
@@ -118,6 +98,9 @@ class RemoteBroker(Broker, Administration):
 
     def _writable(self) -> BrokerInterface:
         return self._connected
+
+    def _outboxes(self) -> tuple[Outboxes, int]:
+        return self._connected.outboxes, MESSAGE_SIZE_MAX
 
     def _consumers(self) -> Callable[..., blocking.Consumer]:
         return self._connected.consumer
