@@ -29,6 +29,7 @@ from txstore.message import Half, LocalTransactionState, Message, SentMessage, t
 from txstore.producer import producer as sending
 from txstore.producer.local_transaction import LocalTransaction
 from txstore.producer.outbox import Outboxes
+from txstore.shared.opening import must_be_writer
 from txstore.shared.opening import open as open_blocking
 
 if TYPE_CHECKING:
@@ -81,8 +82,7 @@ def open(
 
         seconds = as_timedelta(open_timeout, "open_timeout").total_seconds()
         return SharedBroker(path, settings, writer=writer, open_timeout=seconds)
-    if not writer:
-        raise InvalidOptionError("writer=False needs shared=True", option="writer")
+    must_be_writer(writer)
     return EmbeddedBroker(path, settings, listen=listen)
 
 

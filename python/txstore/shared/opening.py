@@ -18,7 +18,7 @@ from txstore.errors import InvalidOptionError, StoreClosedError, StoreLockedErro
 if TYPE_CHECKING:
     from txstore.shared.broker import SharedBroker
 
-__all__ = ["open"]
+__all__ = ["must_be_writer", "open"]
 
 _CONNECTIONS_MAX = 1_000
 
@@ -80,10 +80,7 @@ def open(
         seconds = as_timedelta(open_timeout, "open_timeout").total_seconds()
         settings = BrokerConfig.from_options(options, config)
         return SharedBroker.open(path, settings, writer=writer, open_timeout=seconds)
-    if not writer:
-        raise InvalidOptionError(
-            "writer=False needs shared=True\nhint: to read only, pass read_only=True", option="writer"
-        )
+    must_be_writer(writer)
     try:
         broker = open_embedded(path, read_only=read_only, config=config, **options)
     except StoreLockedError as error:
@@ -97,6 +94,13 @@ def open(
             broker.close()
             raise
     return broker
+
+
+def must_be_writer(writer: bool) -> None:
+    """Checks the argument of a store that is not shared. Raises InvalidOptionError."""
+    if not writer:
+        hint = "to read only, use txstore.open(path, read_only=True)"
+        raise InvalidOptionError(f"writer=False needs shared=True\nhint: {hint}", option="writer")
 
 
 def _serve_on_demand(broker: EmbeddedBroker, local_socket: LocalSocket) -> None:
