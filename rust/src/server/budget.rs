@@ -41,7 +41,7 @@ pub(super) struct Budget {
     measured_ms: AtomicI64,
     /// The connections that are open or have left something that waits.
     accounts: Mutex<HashMap<u64, Weak<Account>>>,
-    /// The connections that must be closed.
+    /// The connections that were closed because they held most.
     chosen: Mutex<Vec<u64>>,
     some_chosen: Notify,
     /// What drops the answers that wait for a connection.
@@ -114,7 +114,7 @@ impl Budget {
         self.held() > self.limit()
     }
 
-    /// Waits until connections must be closed, and returns them.
+    /// Waits until connections were closed because they held most, and returns them.
     pub(super) async fn chosen(&self) -> Vec<u64> {
         loop {
             let chosen = std::mem::take(&mut *self.chosen.lock());
@@ -166,14 +166,14 @@ impl Budget {
                 leaving.push(account.connection);
             }
         }
-        self.chosen.lock().extend_from_slice(&leaving);
-        self.some_chosen.notify_one();
         drop(accounts);
         if let Some(dropper) = self.dropper.get().and_then(Weak::upgrade) {
-            for connection in leaving {
-                dropper.drop_answers(connection);
+            for connection in &leaving {
+                dropper.drop_answers(*connection);
             }
         }
+        self.chosen.lock().append(&mut leaving);
+        self.some_chosen.notify_one();
     }
 }
 

@@ -59,8 +59,8 @@ impl Server {
             runtime.spawn(accept(Arc::clone(&service), listener, stopped.clone()));
         }
         runtime.spawn(beat(Arc::clone(&service), stopped));
-        let closing = Arc::clone(&service);
-        runtime.spawn(async move { closing.close_the_largest().await });
+        let dropping = Arc::clone(&service);
+        runtime.spawn(async move { dropping.drop_largest().await });
         let (runtime, process) = (Mutex::new(Some(runtime)), std::process::id());
         let server = Self { service, addresses, stopping, runtime, threads: Mutex::default(), process };
         server.spawn("txstore-arrivals", |service| Arc::clone(&service.arrivals).run(&service.store))?;

@@ -290,14 +290,12 @@ impl Service {
         self.budget.is_full()
     }
 
-    /// Closes the connections that hold too much memory, with all that waits for them. Never returns.
-    pub(super) async fn close_the_largest(&self) {
+    /// Drops the requests, in the queue to Python, of connections that were closed because they held most memory. Never
+    /// returns.
+    pub(super) async fn drop_largest(&self) {
         loop {
             for connection in self.budget.chosen().await {
                 Counters::count(&self.counters.connections_over_budget);
-                if let Some(session) = self.session(connection) {
-                    session.outbox.abandon();
-                }
                 self.policy.forget(connection);
             }
         }
