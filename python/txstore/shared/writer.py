@@ -6,15 +6,17 @@ Always: the lock decides. A process that cannot take it remains a client.
 Not here: when it is tried (`broker`).
 """
 
+import dataclasses
 import errno
 import logging
 import os
 import threading
+from datetime import timedelta
 
 from txstore.broker import EmbeddedBroker
 from txstore.broker import open as open_embedded
 from txstore.broker.local_socket import keep_in_child
-from txstore.config import BrokerConfig
+from txstore.config import BrokerConfig, as_timedelta
 from txstore.errors import ReadOnlyError, StoreIOError, StoreLockedError, StorePoisonedError
 from txstore.server import Server, ServerConfig
 
@@ -25,6 +27,8 @@ _ADDRESSES = ServerConfig(listen=None, name_server=None)
 # Producers of other processes need this long to say which of their local transactions still run. Until then, a check
 # could reach a process that knows nothing of them.
 _CHECKS_AFTER_SECONDS = 2.0
+# What a killed writer acknowledged itself is left only on disk. Its messages of this time are delivered again.
+_OFFSETS_EVERY = timedelta(seconds=1)
 # The directory may be mounted read-only here, and writable where another process runs.
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -34,7 +38,7 @@ class Writer:
 
     def __init__(self, directory: str, config: BrokerConfig) -> None:
         self._directory = directory
-        self._config = config
+        self._config = _with_early_offsets(config)
         self._lock = threading.Lock()
         self._server: Server | None = None
         self._stopped = False
@@ -103,3 +107,9 @@ class Writer:
             server.close()
         except (StorePoisonedError, StoreIOError, ReadOnlyError) as error:
             _log.warning("the store could not be closed cleanly: %s", error, extra={"path": self._directory})
+
+
+def _with_early_offsets(config: BrokerConfig) -> BrokerConfig:
+    option = "flush_consumer_offset_interval"
+    every = min(as_timedelta(getattr(config, option), option), _OFFSETS_EVERY)
+    return dataclasses.replace(config, flush_consumer_offset_interval=every)
