@@ -89,9 +89,9 @@ class Session:
         self.administration: Administration = Administration(self.client)
         self.checks: Checks = Checks(self.client, self.sending)
         self.rebalance: Rebalance = Rebalance(self.client)
-        self.offset_store: OffsetStore = OffsetStore(self.client, self.offsets)
-        self.topic_list: TopicList = TopicList(self.client)
         self.reset_offset: ResetOffset = ResetOffset(self.client, self.offsets)
+        self.offset_store: OffsetStore = OffsetStore(self.client, self.offsets, self.reset_offset)
+        self.topic_list: TopicList = TopicList(self.client)
         self.running_info: ConsumerRunningInfo = ConsumerRunningInfo(
             self.client, self.rebalance, self.offset_store, self.offsets
         )

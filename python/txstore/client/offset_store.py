@@ -2,10 +2,12 @@
 
 In:     a topic, a queue number, a group.
 Out:    queue offsets; UPDATE_CONSUMER_OFFSET and CONSUMER_SEND_MSG_BACK.
-Always: within this client, an acknowledged offset is valid before the broker knows it.
+Always: within this client, an acknowledged offset is valid before the broker knows it. What a shared store's last
+        writer knew is reported to the next one before anything else about offsets.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 
@@ -13,6 +15,7 @@ from txstore._native import RequestCode, ResponseCode, StoredMessage
 from txstore.client.client import Client
 from txstore.client.connection import Connection
 from txstore.client.offsets import Acknowledged, Offsets
+from txstore.client.reset_offset import ResetOffset
 from txstore.errors import BrokerRefusedError, TxStoreError
 from txstore.message import ReceivedMessage
 from txstore.remoting.refusals import refusal
@@ -30,9 +33,12 @@ _NOT_THERE = (
 class OffsetStore:
     """The queue offsets of one client. Used on its loop only."""
 
-    def __init__(self, client: Client, offsets: Offsets) -> None:
+    def __init__(self, client: Client, offsets: Offsets, reset_offset: ResetOffset) -> None:
         self._client = client
         self._offsets = offsets
+        self._reset_offset = reset_offset
+        self._known: Connection | None = None
+        """The connection to a store's writer that knows what was reported."""
         client.background_tasks.append(self._report_periodically)
         client.on_reconnected.append(self._report_again)
 
@@ -62,6 +68,7 @@ class OffsetStore:
         if known is not None:
             return known
         queue = self._client.numbers.queue(number)
+        await self._must_know(queue.broker)
         fields = {
             "consumerGroup": self._offsets.reported_as(topic, name),
             "topic": topic,
@@ -94,13 +101,29 @@ class OffsetStore:
             "commitOffset": str(row.queue_offset),
         }
         what = f"group {row.group}'s offset in {row.topic}/{queue.queue_id}"
-        await self._client.demand(queue.broker, RequestCode.UPDATE_CONSUMER_OFFSET, fields, what)
+        await self._must_know(queue.broker)
+        if self._offsets.only_raises(row):
+            fields["increaseOnly"] = "true"
+        answer = await self._client.demand(queue.broker, RequestCode.UPDATE_CONSUMER_OFFSET, fields, what)
         self._offsets.mark_reported(row)
+        reset = answer.ext_fields.get("resetOffset")
+        if reset is not None:
+            self._reset_offset.apply(row.group, row.topic, {row.number: int(reset)})
+
+    async def _must_know(self, broker: str) -> None:
+        """Lets all offsets be reported again if the store has another writer now, which has only those on disk."""
+        if self._client.is_store:
+            connection = await self._client.connection(broker)
+            if connection is not self._known:
+                if self._known is not None:
+                    self._offsets.report_again()
+                self._known = connection
 
     async def _report_again(self, connection: Connection) -> None:
-        """Reports to a new holder of the store, which has only the offsets that the last one had written."""
-        self._offsets.report_again()
+        """Reports to the next writer of a store."""
         try:
+            for broker in self._client.brokers():
+                await self._must_know(broker)
             await self.report(self._offsets.unreported())
         except TxStoreError as error:
             _log.info("acknowledged offsets could not be reported yet: %s", error)
@@ -123,6 +146,8 @@ class OffsetStore:
         If that fails, the offset is dropped and the other client receives the last messages again: a later report of
         ours would overwrite its offset.
         """
+        with contextlib.suppress(TxStoreError):
+            await self._must_know(self._client.numbers.queue(number).broker)
         for row in self._offsets.unreported(topic, self._offsets.reported_as(topic, name), number):
             try:
                 await self._report(row)

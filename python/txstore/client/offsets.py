@@ -3,7 +3,8 @@
 In:     queue offsets that consumers acknowledge.
 Out:    offsets to report to brokers, each once.
 Always: brokers keep one offset per group in a retry topic, so the least of the offsets of the topics' consumers is
-        reported.
+        reported. After the end of the process that knew them, offsets are reported again, and then only raise the
+        group's: meanwhile another client may have read on, or an operator may have reset the group.
 """
 
 import threading
@@ -31,6 +32,7 @@ class Offsets:
         self._lock = threading.Lock()
         self._unreported: dict[tuple[str, str, int], int] = {}
         self._reported: dict[tuple[str, str, int], int] = {}
+        self._raising: set[tuple[str, str, int]] = set()
         self._retries: dict[tuple[str, int], dict[str, int]] = {}
 
     @staticmethod
@@ -86,6 +88,7 @@ class Offsets:
         """Removes an offset that was reported or is no longer valid, unless a different one was set meanwhile."""
         with self._lock:
             key = (row.topic, row.group, row.number)
+            self._raising.discard(key)
             if self._unreported.get(key) == row.queue_offset:
                 del self._unreported[key]
                 self._reported[key] = row.queue_offset
@@ -94,3 +97,9 @@ class Offsets:
         """Lets all offsets of this client's queues be reported again: the process that knew them has ended."""
         with self._lock:
             self._unreported = self._reported | self._unreported
+            self._raising.update(self._unreported)
+
+    def only_raises(self, row: Acknowledged) -> bool:
+        """Returns whether the group's offset may only be raised to this one, since it is reported again."""
+        with self._lock:
+            return (row.topic, row.group, row.number) in self._raising

@@ -1,6 +1,6 @@
 """Applies an operator's offset reset to the consumers of this client.
 
-In:     RESET_CONSUMER_CLIENT_OFFSET, which the broker sends to the group's clients.
+In:     RESET_CONSUMER_CLIENT_OFFSET, which the broker sends to the group's clients; resets that a client missed.
 Out:    consumers that continue at the new queue offsets.
 Always: messages of a reset queue that are in flight are not acknowledged.
 """
@@ -8,7 +8,7 @@ Always: messages of a reset queue that are in flight are not acknowledged.
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from txstore._native import RemotingCommand, RequestCode
 from txstore.client.client import Client
@@ -40,6 +40,10 @@ class ResetOffset:
             for of_topic, queue, queue_offset in parse_offset_table(request.body)
             if of_topic == topic
         }
+        self.apply(group, topic, offsets)
+
+    def apply(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Lets the group's consumers here continue at new offsets: queue number → queue offset."""
         members = [one for one in self._client.members.all() if one.group == group and one.topic == topic]
         if not members:
             return

@@ -37,6 +37,9 @@ class Offsets:
     def __init__(self, broker: EmbeddedBroker, clients: Clients) -> None:
         self._broker = broker
         self._clients = clients
+        self._lock = threading.Lock()
+        self._reset: set[tuple[str, str, int]] = set()
+        """What operators have reset here: topic, group, queue id."""
 
     def query(self, request: Request) -> Reply:
         fields = request.ext_fields
@@ -52,9 +55,21 @@ class Offsets:
 
     def update(self, request: Request) -> Reply:
         fields = request.ext_fields
-        topic, group = text(fields, "topic"), text(fields, "consumerGroup")
-        self._must_be_there(topic, group, _queue(fields))
-        self._broker.set_consumer_offset(topic, group, _queue(fields), number(fields, "commitOffset"))
+        topic, group, queue_id = text(fields, "topic"), text(fields, "consumerGroup"), _queue(fields)
+        self._must_be_there(topic, group, queue_id)
+        if fields.get("increaseOnly") == "true":
+            return self._raise(topic, group, queue_id, number(fields, "commitOffset"))
+        self._broker.set_consumer_offset(topic, group, queue_id, number(fields, "commitOffset"))
+        return OK
+
+    def _raise(self, topic: str, group: str, queue_id: int, queue_offset: int) -> Reply:
+        """Raises an offset, unless it was reset here: the client has missed that, and is told."""
+        with self._lock:
+            now = self._broker.consumer_offset(topic, group, queue_id)
+            if (topic, group, queue_id) in self._reset and now is not None:
+                return Reply(fields={"resetOffset": str(now)})
+            if now is None or now < queue_offset:
+                self._broker.set_consumer_offset(topic, group, queue_id, queue_offset)
         return OK
 
     def _must_be_there(self, topic: str, name: str, queue_id: int) -> None:
@@ -120,7 +135,9 @@ class Offsets:
         self, group: str, topic: str, to: ConsumeFromWhere | datetime | int, queue_id: int | None
     ) -> dict[int, int]:
         """Resets a group's offsets as the broker does, and tells connected consumers."""
-        offsets = self._broker.reset_offsets(group, topic, to, queue_id=queue_id)
+        with self._lock:
+            offsets = self._broker.reset_offsets(group, topic, to, queue_id=queue_id)
+            self._reset.update((topic, group, number) for number in offsets)
         moment = round(to.timestamp() * 1000) if isinstance(to, datetime) else -1
         told = {"group": group, "isForce": "true", "timestamp": str(moment), "topic": topic}
         body = self._reset_table(topic, offsets)

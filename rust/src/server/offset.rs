@@ -4,7 +4,7 @@
 //! Out:    the store's table of offsets.
 //! Always: on one connection the later request wins: both kinds are handled here in the order of arrival, and a pull's
 //!         offset is ignored while an update waits for Python. Only groups with members, and existing queues, have
-//!         offsets. Python handles retry topics and groups without members.
+//!         offsets. Python handles retry topics, groups without members, and offsets that a client reports again.
 
 use super::fields::{Refusal, number, text};
 use super::service::Service;
@@ -18,6 +18,7 @@ pub(super) fn is_plain(service: &Service, request: &Command) -> bool {
     let field = |name| request.ext_fields.get(name).unwrap_or_default();
     let topic = field("topic");
     !topic.starts_with(RETRY_PREFIX)
+        && field("increaseOnly").is_empty()
         && service.tables.has_members(field("consumerGroup"))
         && service.tables.topic(topic).is_some()
 }
