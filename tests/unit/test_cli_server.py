@@ -114,6 +114,36 @@ def test_transactions_are_ended(run: Run, address: str, server: RemoteBroker) ->
     assert [one.transaction_id for one in server.transactions()] == [discarded]
 
 
+def test_a_server_is_watched_and_measured(
+    run: Run, address: str, server: RemoteBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done(run, "send", "--server", address, "orders", "x", "--queue", 0)
+    pending = begin(server)
+    lines = done(run, "top", "--server", address, "--json", "--count", 2, "--interval", 0.1).splitlines()
+    view = json.loads(lines[1])
+    assert (len(lines), view["pending"], view["oldest"][0]["transaction_id"]) == (2, 1, pending)
+    assert view["topics"] == [{"topic": "orders", "messages": 1, "per_second": 0.0}]
+    assert done(run, "store", "stat", "--server", address).split()[:2] == ["path", address]
+    monkeypatch.setenv("TXSTORE_SERVER", address)
+    facts = json.loads(done(run, "store", "stat", "--json"))
+    assert (facts["pending_transactions"], facts["open"]) == (1, None)
+    assert {"topic": "orders", "queue_id": 0, "first": 0, "end": 1} in facts["queue_ranges"]
+
+
+@pytest.mark.parametrize("verb", ["create", "check", "repair", "dump", "heal"])
+def test_a_command_that_needs_files_says_so(verb: str, run: Run, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = "127.0.0.1:1"
+    texts = [run("store", verb, "--server", address)]
+    texts.append(run("store", verb, path, f"--server={address}"))
+    monkeypatch.setenv("TXSTORE_SERVER", address)
+    texts.append(run("store", verb))
+    for code, out, err in texts:
+        assert (code, out) == (2, "")
+        assert f"`txstore store {verb}` needs the files of a store, so no server can do it" in err
+        assert "hint: pass the store's PATH" in err
+    assert not path.exists()
+
+
 def test_dead_letters_are_resent(run: Run, address: str, server: RemoteBroker) -> None:
     done(run, "send", "--server", address, "orders", "x")
     with server.consumer("shipping", "orders", max_reconsume_times=0) as consumer:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
@@ -18,7 +19,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 from typer.core import TyperCommand
 
-from txstore.cli.target import Operated, Target, reading, target_of
+from txstore.cli.target import SERVER, Operated, Target, reading, target_of
 from txstore.errors import InvalidOptionError, TxStoreError
 
 __all__ = ["AsJson", "GroupName", "Limit", "StorePath", "StoreTarget", "Tags", "TopicName", "moment", "noun"]
@@ -94,13 +95,25 @@ class _StoreCommand(TyperCommand):
         try:
             given, _, _ = self.make_parser(ctx).parse_args(list(args))
         except typer.TyperException:
+            if not self.of_server and any(one.partition("=")[0] == "--server" for one in args):
+                raise _needs_files(ctx) from None
             return super().parse_args(ctx, args)  # It raises the same, with the command's usage.
         target = target_of(given.get("path"), given.get("server"), of_server=self.of_server)
         if target is None:
+            if not self.of_server and given.get("path") is None and os.environ.get(SERVER):
+                raise _needs_files(ctx)
             return super().parse_args(ctx, args)
         rest = super().parse_args(ctx, [target.path or "(server)", *args])
         ctx.params["path"] = target if self.of_server else target.path
         return rest
+
+
+def _needs_files(ctx: Any) -> InvalidOptionError:
+    return InvalidOptionError(
+        f"`{ctx.command_path}` needs the files of a store, so no server can do it\nhint: pass the store's PATH, on its "
+        "machine",
+        option="server",
+    )
 
 
 class _ServerCommand(_StoreCommand):

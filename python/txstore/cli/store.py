@@ -1,6 +1,6 @@
 """`txstore store …`: creates a store, shows its statistics, checks, repairs, dumps and heals it.
 
-In:     a path.
+In:     a path; for `stat`, also the address of a server.
 Out:    text or JSON lines, an exit code.
 Always: only `create`, `repair` and `heal` write.
 Not here: how records are verified and files repaired (`txstore.inspection`), single transactions (`tx`).
@@ -17,10 +17,11 @@ import txstore
 from txstore import errors
 from txstore._native import OpenReport
 from txstore.cli.agreement import Yes, agreed
-from txstore.cli.arguments import AsJson, StorePath, noun
+from txstore.cli.arguments import AsJson, StorePath, StoreTarget, noun
 from txstore.cli.exit_codes import EXIT_DAMAGED, EXIT_FINDING, EXIT_OK
 from txstore.cli.output import age, paint, print_facts, print_json, print_table, size
 from txstore.cli.progress import Progress
+from txstore.cli.target import reading as reading_target
 from txstore.config import milliseconds
 from txstore.inspection import verify
 from txstore.inspection.deep import Depth, look
@@ -68,23 +69,26 @@ def report_facts(report: OpenReport, *, read_only: bool) -> dict[str, Any]:
 
 @app.command("info", hidden=True)
 @app.command()
-def stat(path: StorePath, as_json: AsJson = False) -> None:
+def stat(path: StoreTarget, as_json: AsJson = False) -> None:
     """Show sizes, queues, pending transactions and what opening found."""
-    with reading(path) as store:
-        stat = store.stat()
+    with reading_target(path) as broker:
+        stat = broker.stat()
         facts: dict[str, Any] = {name: getattr(stat, name) for name in _STATISTICS}
         queues = [
             {"topic": topic, "queue_id": queue_id, "first": first, "end": end}
-            for topic, queue_id, first, end in store.queues()
+            for topic, queue_id, first, end in broker.queues()
         ]
-        report = report_facts(store.open_report, read_only=True)
+        # A server's log has what it found.
+        report = None if path.server is not None else report_facts(broker.open_report, read_only=True)
     if as_json:
         print_json({**facts, "queue_ranges": queues, "open": report})
         return
     log = facts["max_physical_offset"] - facts["min_physical_offset"]
-    print_facts({"path": path, "log": size(log), **facts})
+    print_facts({"path": path.path or path.server, "log": size(log), **facts})
     print()
     print_table(["topic", "queue", "first", "end"], [list(queue.values()) for queue in queues])
+    if report is None:
+        return
     print()
     warnings = report.pop("warnings")
     print_facts({f"opening: {name}": value for name, value in report.items()})

@@ -26,7 +26,7 @@ from txstore.inspection.opening import reading_broker, writing_broker
 if TYPE_CHECKING:
     from txstore import ConnectOptions, RemoteBroker
 
-__all__ = ["Operated", "Target", "connect", "reading", "target_of", "writing"]
+__all__ = ["SERVER", "Operated", "Target", "connect", "reading", "target_of", "writing"]
 
 Operated: TypeAlias = "EmbeddedBroker | RemoteBroker"
 """A broker that a command calls: of a store that it opened, or of a server."""

@@ -6,10 +6,10 @@
     log 1.2 GiB, 3.4 MiB/s    3 pending, the oldest for 12s
     topic   messages   per s │ group   topic   lag   per s
 
-In:     a path.
+In:     a path, or the address of a server.
 Out:    a screen that is redrawn each second, or one JSON line each.
-Always: a reader: takes no lock and writes nothing. It shows what the writer has made visible to readers (offsets as of
-        the last few seconds).
+Always: takes no lock and writes nothing. By a path, it shows what the writer has made visible to readers (offsets as
+        of the last few seconds); a server answers from memory.
 Not here: history, which the report of `spark/transaction_report.py` has.
 """
 
@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from txstore import EmbeddedBroker, errors
-from txstore.cli.arguments import AsJson, StorePath, noun
+from txstore import errors
+from txstore.cli.arguments import AsJson, StoreTarget, noun
 from txstore.cli.output import age, is_coloured, print_json, size
+from txstore.cli.target import Operated, reading
 from txstore.inspection.activity import Sample, rates, sample
-from txstore.inspection.opening import reading_broker
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -37,7 +37,7 @@ app: typer.Typer = noun()
 
 @app.command()
 def top(
-    path: StorePath,
+    path: StoreTarget,
     interval: Annotated[float, typer.Option("--interval", metavar="S", min=0.1, help="Seconds between views.")] = 1.0,
     count: Annotated[int | None, typer.Option("--count", "-n", metavar="N", min=1, help="Stop after N views.")] = None,
     as_json: AsJson = False,
@@ -45,14 +45,14 @@ def top(
     """Watch a store: rates, pending transactions, lag. Stop it with Ctrl-C."""
     if not as_json and not sys.stdout.isatty():
         raise errors.InvalidOptionError("top needs a terminal to draw on\nhint: --json prints a line per view")
-    with reading_broker(path) as broker:
+    with reading(path) as broker:
         if as_json:
             _print_lines(broker, interval, count)
         else:
-            _draw(path, broker, interval, count)
+            _draw(path.path or str(path.server), broker, interval, count)
 
 
-def _print_lines(broker: EmbeddedBroker, interval: float, count: int | None) -> None:
+def _print_lines(broker: Operated, interval: float, count: int | None) -> None:
     before: Sample | None = None
     shown = 0
     while True:
@@ -65,24 +65,24 @@ def _print_lines(broker: EmbeddedBroker, interval: float, count: int | None) -> 
         time.sleep(interval)
 
 
-def _draw(path: str, broker: EmbeddedBroker, interval: float, count: int | None) -> None:
+def _draw(name: str, broker: Operated, interval: float, count: int | None) -> None:
     from rich.console import Console
     from rich.live import Live
 
     console = Console(no_color=not is_coloured(sys.stdout), highlight=False)
     before = sample(broker)
     shown = 0
-    with Live(view(path, rates(before, None)), console=console, screen=True, auto_refresh=False) as live:
+    with Live(view(name, rates(before, None)), console=console, screen=True, auto_refresh=False) as live:
         live.refresh()
         while count is None or shown + 1 < count:
             time.sleep(interval)
             now = sample(broker)
-            live.update(view(path, rates(now, before)), refresh=True)
+            live.update(view(name, rates(now, before)), refresh=True)
             before, shown = now, shown + 1
         time.sleep(interval)
 
 
-def view(path: str, facts: dict[str, Any]) -> RenderableType:
+def view(name: str, facts: dict[str, Any]) -> RenderableType:
     """Returns the screen."""
     from rich.console import Group
     from rich.table import Table
@@ -111,7 +111,7 @@ def view(path: str, facts: dict[str, Any]) -> RenderableType:
         (pending, "yellow" if oldest else "green"),
     )
     parts: list[RenderableType] = [
-        Text(path, style="bold"),
+        Text(name, style="bold"),
         head,
         Text(),
         table(

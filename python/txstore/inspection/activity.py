@@ -1,6 +1,6 @@
 """Activity: how fast a store's messages, groups and pending transactions change.
 
-In:     an open store, a sample of it from a moment before.
+In:     an open store, or the server that has it open; a sample of it from a moment before.
 Out:    its state as JSON, with rates per second.
 Always: reads only.
 Not here: how it is shown (`txstore.cli.top`).
@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from txstore import EmbeddedBroker
+from txstore import EmbeddedBroker, RemoteBroker
 from txstore._native import is_system_topic
 from txstore.config import milliseconds
 
@@ -42,7 +42,7 @@ class Sample:
     """The transactions that have been pending longest."""
 
 
-def sample(broker: EmbeddedBroker) -> Sample:
+def sample(broker: EmbeddedBroker | RemoteBroker) -> Sample:
     """Takes a sample."""
     stat = broker.stat()
     queues = [queue for queue in broker.queues() if not is_system_topic(queue.topic)]
