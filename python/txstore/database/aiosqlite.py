@@ -6,7 +6,7 @@ Always: each statement waits for the connection's own thread, so one is not spli
 Not here: paths and checks; those use the standard library's driver (`sqlite`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import aiosqlite
@@ -42,6 +42,9 @@ class AiosqliteHandle:
 
     def orm_session(self) -> None:
         return None
+
+    def on_commit(self, call: Callable[[Any], None]) -> bool:
+        return False
 
     async def run(self, statement: Statement, **values: object) -> tuple[int, Any]:
         if statement.changes:

@@ -6,7 +6,7 @@ Always: a block begins its transaction by `connection.transaction()`, so the use
 Not here: URLs and checks; those use psycopg.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -60,6 +60,9 @@ class AsyncpgHandle:
 
     def orm_session(self) -> None:
         return None
+
+    def on_commit(self, call: Callable[[Any], None]) -> bool:
+        return False
 
     async def run(self, statement: Statement, **values: object) -> tuple[int, Any]:
         if statement.changes:

@@ -55,6 +55,9 @@ class _Base:
     def orm_session(self) -> None:
         return None
 
+    def on_commit(self, call: Callable[[Any], None]) -> bool:
+        return False
+
     def mark(self, row: Statement | None = None, **values: object) -> None:
         """Remembers the row for `commit`, because a connection does not name its transactions."""
         self._row = None if row is None else (row, values)

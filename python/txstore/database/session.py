@@ -13,7 +13,7 @@ and `txstore.coroutines.run_now` runs them to the end in the caller's thread.
 import importlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from txstore.database.statements import Statement
@@ -31,11 +31,11 @@ __all__ = [
 ]
 
 _ADAPTERS = {"sqlite3": "sqlite", "_sqlite3": "sqlite"} | {
-    name: name for name in ("aiosqlite", "asyncpg", "psycopg", "sqlalchemy")
+    name: name for name in ("aiosqlite", "asyncpg", "django", "psycopg", "sqlalchemy")
 }
 _MARIADB = ("mariadb", "mysql")
 _FOUND: dict[type, Any] = {}  # Looking up an adapter takes as long as a small statement.
-_HINT = "a connection of sqlite3, aiosqlite, psycopg, asyncpg or SQLAlchemy, or a SQLAlchemy session"
+_HINT = "a connection of sqlite3, aiosqlite, psycopg, asyncpg, Django or SQLAlchemy, or a SQLAlchemy session"
 Source = Any
 """The source of a database: a path, a URL, an Engine, an AsyncEngine, or a function that connects."""
 
@@ -64,6 +64,9 @@ class Handle(Protocol):
     def orm_session(self) -> tuple[Any, Any] | None:
         """Returns SQLAlchemy's blocking session, which tells of its commits, and the driver's connection of the begun
         transaction; None without a session of SQLAlchemy."""
+
+    def on_commit(self, call: Callable[[Any], None]) -> bool:
+        """Makes `call` run with the driver's connection after the outermost commit; False if nothing tells of it."""
 
     async def run(self, statement: Statement, **values: object) -> tuple[int, Any]:
         """Executes a statement; returns how many rows it changed, and the first value that it found."""
@@ -175,4 +178,6 @@ def named(source: Source) -> str:
         return str(url.render_as_string(hide_password=True))
     if isinstance(source, str) and "://" in source:
         return source.split("://")[0] + "://…@" + source.rsplit("@")[-1] if "@" in source else source
-    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "what its function connects to"
+    if isinstance(source, (str, os.PathLike)):
+        return os.fspath(source)
+    return str(getattr(source, "described", "what its function connects to"))

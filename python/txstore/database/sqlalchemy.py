@@ -9,7 +9,7 @@ Not here: the ORM. Nothing is flushed before the commit.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 from weakref import WeakSet
@@ -90,6 +90,9 @@ class _Base:
             return None
         begun = getattr(self._begun, "sync_connection", self._begun)
         return self._below, begun.connection.driver_connection
+
+    def on_commit(self, call: Callable[[Any], None]) -> bool:
+        return False  # `orm_session` does.
 
     def _must_begin(self, connection: Connection) -> bool:
         """Tells whether to begin a transaction in the driver: the user's engine may do it by listeners, which a

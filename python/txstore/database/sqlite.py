@@ -7,7 +7,7 @@ Always: a block holds SQLite's write lock from its beginning (BEGIN IMMEDIATE), 
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,9 @@ class SqliteHandle:
 
     def orm_session(self) -> None:
         return None
+
+    def on_commit(self, call: Callable[[Any], None]) -> bool:
+        return False
 
     async def run(self, statement: Statement, **values: object) -> tuple[int, Any]:
         return executed(self._connection, statement, values)

@@ -2,13 +2,9 @@
 
 In:     the sessions in which rows were inserted.
 Out:    messages that are visible when `commit()` returns, on SQLite; elsewhere, the forwarder looks at once.
-Always: a message is appended only if the row is read as committed: no transaction is open on the driver's connection,
-        and the row is there. So a savepoint that was released, a session that has joined an outer transaction, and a
-        commit that turned into a rollback append nothing.
-Not here: sessions of other kinds; the forwarder looks for their commits.
+Not here: when a message may be appended (`committed`); sessions of other kinds.
 """
 
-import sqlite3
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -17,12 +13,12 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session, SessionTransaction
 
 from txstore._native import OutboxRow
+from txstore.database.outbox.committed import append_early, may_be_open
 from txstore.database.outbox.forwarder import Forwarder
 
 __all__ = ["note"]
 
 _NAME = "txstore.database.outbox"
-_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS of MariaDB's protocol.
 
 
 @dataclass(slots=True)
@@ -57,38 +53,10 @@ def _after_commit(session: Session) -> None:
     sent: _Sent | None = session.info.get(_NAME)
     if sent is None:
         return
-    is_open = _may_be_open(sent.driver)
-    appends = isinstance(sent.driver, sqlite3.Connection) and not is_open and not _begins_by_itself(sent.driver)
     for forwarder, row_id, row, queue_id in sent.rows:
-        if appends and queue_id is not None and _is_there(sent.driver, row_id):
-            forwarder.committed(row_id, row, queue_id)
-        else:
-            forwarder.look()
-    if not is_open:
+        append_early(forwarder, row_id, row, queue_id, sent.driver)
+    if not may_be_open(sent.driver):
         sent.rows.clear()
-
-
-def _begins_by_itself(driver: sqlite3.Connection) -> bool:
-    """Tells whether a SELECT would begin a transaction (Python 3.12)."""
-    return getattr(driver, "autocommit", -1) is False
-
-
-def _is_there(driver: sqlite3.Connection, row_id: int) -> bool:
-    cursor = driver.cursor()
-    cursor.row_factory = None
-    try:
-        cursor.execute("SELECT 1 FROM txstore_outbox WHERE id = ?", (row_id,))
-        return cursor.fetchone() is not None
-    except sqlite3.Error:
-        return False
-    finally:
-        cursor.close()
-
-
-def _may_be_open(driver: Any) -> bool:
-    """Tells whether the outermost transaction may still be open: the session may have joined one of its caller's."""
-    status = getattr(driver, "server_status", None)  # As PyMySQL and its kind received it last.
-    return bool(status & _IN_TRANSACTION if isinstance(status, int) else getattr(driver, "in_transaction", False))
 
 
 def _after_rollback(session: Session, ended: SessionTransaction) -> None:

@@ -9,11 +9,13 @@ Not here: how rows become messages of the log (`forwarder`).
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias, overload
 
 from txstore._native import OutboxRow, is_system_topic
 from txstore.coroutines import run_now
+from txstore.database.outbox.committed import append_early
 from txstore.database.outbox.durability import warn_unless_durable
 from txstore.database.outbox.forwarder import Forwarder, RowDatabase
 from txstore.database.outbox.packet import PACKET_BYTES, must_fit_packet
@@ -127,13 +129,15 @@ class _Rows:
             raise
         if not written:
             raise TableError.elsewhere(forwarder.database.forget_identity())
+        # A message of a group waits until all earlier rows of the group are in the log.
+        early_queue = queue_id if group_seq <= 1 else None
         session = handle.orm_session()
         if session is not None:
             from txstore.database.outbox import early
 
-            # A message of a group waits until all earlier rows of the group are in the log.
-            early.note(*session, forwarder, row_id, row, queue_id if group_seq <= 1 else None)
-        finished = forwarder.inserted(row_id, row, group_seq, queue_id, has_hook=session is not None)
+            early.note(*session, forwarder, row_id, row, early_queue)
+        has_hook = session is not None or handle.on_commit(partial(append_early, forwarder, row_id, row, early_queue))
+        finished = forwarder.inserted(row_id, row, group_seq, queue_id, has_hook=has_hook)
         if finished is not None:
             await handle.execute(finished)
 
