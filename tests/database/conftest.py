@@ -6,7 +6,7 @@ Where a server is not installed its tests are skipped, and say so.
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -185,35 +185,36 @@ KINDS = [
 ]
 
 
-def make_kind(name: str, folder: Path, request: pytest.FixtureRequest) -> Kind:
+@contextmanager
+def new_kind(name: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[Kind]:
+    """Makes a database that has the user's table, and not txstore's yet. At the end of the block, another test gets it.
+
+    No other test gets the database of a block that raised: its sessions may still be open.
+    """
     if "sqlite" in name:
-        address = str(folder / f"{name.replace(' ', '-')}.db")
-        connection = sqlite3.connect(address)
+        made = Kind(name, _new_sqlite(folder / f"{name.replace(' ', '-')}.db"))
+        yield made
+        made.close()
+        return
+    server: Postgres | MariaDB = request.getfixturevalue("mariadb" if "mariadb" in name else "postgres")
+    made = Kind(name, server.url(server.new()))
+    yield made
+    made.close()
+    server.give_back(made.address)
+
+
+def _new_sqlite(path: Path) -> str:
+    with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(ORDERS)
-        connection.close()
-        return Kind(name, address)
-    if "mariadb" in name:
-        mariadb: MariaDB = request.getfixturevalue("mariadb")
-        return Kind(name, mariadb.url(mariadb.new()))
-    server: Postgres = request.getfixturevalue("postgres")
-    return Kind(name, server.url(server.new()))
-
-
-def give_back(kind: Kind, request: pytest.FixtureRequest) -> None:
-    """Keeps a server's database for the next test."""
-    server = {"postgresql": "postgres", "mysql+pymysql": "mariadb"}.get(kind.address.split("://")[0])
-    if server is not None:
-        request.getfixturevalue(server).give_back(kind.address)
+    return str(path)
 
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
-    """Every kind, each with a database that has the user's table, and not txstore's yet."""
-    found = make_kind(request.param, tmp_path, request)
-    yield found
-    found.close()
-    give_back(found, request)
+    """Every kind of session, each on a database of its own."""
+    with new_kind(request.param, tmp_path, request) as made:
+        yield made
 
 
 @pytest.fixture

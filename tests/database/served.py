@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+import txstore
 from tests.database.conftest import SMALL
 from tests.ports import free_port
 
-__all__ = ["TXSTORE", "Served"]
+__all__ = ["TXSTORE", "Served", "served", "store"]
 
 TXSTORE = [sys.executable, "-c", "import sys; from txstore.cli.main import main; sys.exit(main())"]
 _SETTINGS = [f"--set={name}={value}" for name, value in SMALL.items()]
@@ -57,3 +60,20 @@ def paused(pid: int) -> Iterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with the topic of the messages."""
+    path = tmp_path / "store"
+    with txstore.open(path, **SMALL) as broker:
+        broker.create_topic("orders", 1)
+    return path
+
+
+@pytest.fixture
+def served(store: Path) -> Iterator[Served]:
+    made = Served(store)
+    made.start()
+    yield made
+    made.kill()

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import OperationalError as SqlAlchemyOperationalError
 
-from tests.database.conftest import Kind, commit, entered, make_kind, messages, rollback, run
+from tests.database.conftest import Kind, commit, entered, messages, new_kind, rollback, run
 from txstore import (
     AlreadyEndedError,
     EmbeddedBroker,
@@ -356,31 +356,32 @@ def test_exception_that_ends_the_program_leaves_it_to_a_check(
 def test_cancelled_task_leaves_it_to_a_check(
     name: str, broker: EmbeddedBroker, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    kind = make_kind(name, tmp_path, request)
-    database = Database(kind.source)
-    database.create_table()
-    producer = broker.transaction_producer("g", database=database)
-    ordered = asyncio.Event()
+    with new_kind(name, tmp_path, request) as kind:
+        database = Database(kind.source)
+        database.create_table()
+        producer = broker.transaction_producer("g", database=database)
+        ordered = asyncio.Event()
 
-    async def pay() -> None:
-        async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
-            await kind.order(session, 1, tx.transaction_id)
-            ordered.set()
-            await asyncio.sleep(60)
+        async def pay() -> None:
+            async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
+                await kind.order(session, 1, tx.transaction_id)
+                ordered.set()
+                await asyncio.sleep(60)
 
-    async def cancelled() -> None:
-        task = asyncio.create_task(pay())
-        done, _ = await asyncio.wait((task, asyncio.create_task(ordered.wait())), return_when=asyncio.FIRST_COMPLETED)
-        assert task not in done, task
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        async def cancelled() -> None:
+            task = asyncio.create_task(pay())
+            done, _ = await asyncio.wait(
+                (task, asyncio.create_task(ordered.wait())), return_when=asyncio.FIRST_COMPLETED
+            )
+            assert task not in done, task
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
 
-    run(cancelled())
-    (waiting,) = broker.transactions()
-    assert (waiting.running, kind.orders()) == (False, [])
-    assert database.check_local_transaction(broker.store.half(waiting.half_queue_offset)) is ROLLBACK
-    kind.close()
+        run(cancelled())
+        (waiting,) = broker.transactions()
+        assert (waiting.running, kind.orders()) == (False, [])
+        assert database.check_local_transaction(broker.store.half(waiting.half_queue_offset)) is ROLLBACK
 
 
 @pytest.mark.parametrize("level", ["", None, "DEFERRED", "EXCLUSIVE"])
@@ -407,29 +408,28 @@ def test_every_transaction_mode_of_sqlite(level: Any, broker: EmbeddedBroker, tm
 def test_locked_database_leaves_nothing_pending(
     name: str, broker: EmbeddedBroker, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    kind = make_kind(name, tmp_path, request)
-    database = Database(kind.source)
-    database.create_table()
-    producer = broker.transaction_producer("g", database=database)
+    with new_kind(name, tmp_path, request) as kind:
+        database = Database(kind.source)
+        database.create_table()
+        producer = broker.transaction_producer("g", database=database)
 
-    async def pay() -> None:
-        async with kind.session() as session:
-            if name == "sqlite3":
-                session.execute("PRAGMA busy_timeout = 50")
-            else:
-                done = session.execute(text("PRAGMA busy_timeout = 50"))
-                if done is not None and asyncio.iscoroutine(done):
-                    await done
-            async with begin(producer, Message("t", b"x"), session):
-                raise AssertionError("it must not come so far")
+        async def pay() -> None:
+            async with kind.session() as session:
+                if name == "sqlite3":
+                    session.execute("PRAGMA busy_timeout = 50")
+                else:
+                    done = session.execute(text("PRAGMA busy_timeout = 50"))
+                    if done is not None and asyncio.iscoroutine(done):
+                        await done
+                async with begin(producer, Message("t", b"x"), session):
+                    raise AssertionError("it must not come so far")
 
-    with contextlib.closing(sqlite3.connect(kind.address)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        raised = sqlite3.OperationalError if name == "sqlite3" else SqlAlchemyOperationalError
-        with pytest.raises(raised, match="database is locked"):
-            run(pay())
-    assert (broker.transactions(), messages(broker, "t")) == ([], [])
-    kind.close()
+        with contextlib.closing(sqlite3.connect(kind.address)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            raised = sqlite3.OperationalError if name == "sqlite3" else SqlAlchemyOperationalError
+            with pytest.raises(raised, match="database is locked"):
+                run(pay())
+        assert (broker.transactions(), messages(broker, "t")) == ([], [])
 
 
 def test_row_on_sqlite_bypasses_sqlalchemy(broker: EmbeddedBroker, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import txstore
-from tests.database.conftest import SMALL, make_kind
+from tests.database.conftest import SMALL, new_kind
 from tests.database.test_races import compare
 from tests.waiting import eventually
 from txstore.database import Database
@@ -80,27 +80,26 @@ def test_killed_process_leaves_row_and_message_consistent(
     seed = random.randrange(1 << 20)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    kind = make_kind(name, tmp_path, request)
-    database = Database(kind.address)
-    database.create_table()
-    left = 0
-    for _ in range(max(1, KILLS // 4)):
-        arguments = [name, kind.address, str(tmp_path / "store"), json.dumps(SMALL), str(chance.randrange(1 << 20))]
-        with subprocess.Popen(
-            [sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
-        ) as child:
-            assert child.stdout is not None
-            assert child.stderr is not None
-            assert child.stdout.readline() == b"open\n", child.stderr.read().decode()
-            time.sleep(chance.uniform(0.05, 0.6))
-            child.kill()
-        times: dict[str, Any] = {"transaction_timeout": 0, "transaction_check_interval": 0.05}
-        with txstore.open(tmp_path / "store", **times, **SMALL) as broker:
-            pending = broker.store.stat().pending_transactions
-            left += pending
-            broker.transaction_producer("order-service", database=database)
-            eventually(lambda broker=broker: broker.store.stat().pending_transactions == 0, 60)  # type: ignore[misc]
-            compare(kind, broker)
-    print(f"left open by kills: {left}")
-    assert kind.orders()
-    kind.close()
+    with new_kind(name, tmp_path, request) as kind:
+        database = Database(kind.address)
+        database.create_table()
+        left = 0
+        for _ in range(max(1, KILLS // 4)):
+            arguments = [name, kind.address, str(tmp_path / "store"), json.dumps(SMALL), str(chance.randrange(1 << 20))]
+            with subprocess.Popen(
+                [sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+            ) as child:
+                assert child.stdout is not None
+                assert child.stderr is not None
+                assert child.stdout.readline() == b"open\n", child.stderr.read().decode()
+                time.sleep(chance.uniform(0.05, 0.6))
+                child.kill()
+            times: dict[str, Any] = {"transaction_timeout": 0, "transaction_check_interval": 0.05}
+            with txstore.open(tmp_path / "store", **times, **SMALL) as broker:
+                pending = broker.store.stat().pending_transactions
+                left += pending
+                broker.transaction_producer("order-service", database=database)
+                eventually(lambda broker=broker: broker.store.stat().pending_transactions == 0, 60)  # type: ignore[misc]
+                compare(kind, broker)
+        print(f"left open by kills: {left}")
+        assert kind.orders()

@@ -20,7 +20,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 import txstore
-from tests.database.conftest import Kind, give_back, make_kind, messages
+from tests.database.conftest import Kind, messages, new_kind
 from tests.waiting import eventually
 from txstore import AlreadyEndedError, EmbeddedBroker, InvalidOptionError, Message, errors
 from txstore.database import Database, TableError
@@ -31,10 +31,8 @@ pytestmark = pytest.mark.matrix
 
 @pytest.fixture
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
-    found = make_kind("sqlalchemy mariadb", tmp_path, request)
-    yield found
-    found.close()
-    give_back(found, request)
+    with new_kind("sqlalchemy mariadb", tmp_path, request) as found:
+        yield found
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import txstore
-from tests.database.conftest import Kind, make_kind
+from tests.database.conftest import new_kind
 from tests.database.server import Postgres, running_postgres
 from tests.ports import free_port
 from txstore import RemoteBroker
@@ -100,34 +100,37 @@ def postgres() -> Iterator[Postgres]:
 def test_memory_is_bounded_and_the_rate_does_not_fall(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    kind: Kind = make_kind(name, tmp_path, request)
-    Database(kind.address).create_table()
-    address = f"127.0.0.1:{free_port()}"
-    with running(sys.executable, "-c", _FILL, kind.address, address, str(ROWS), str(_BATCH)) as service:
-        with served(tmp_path / "store", address):
-            says(service, "open")
-        tell(service)
-        says(service, "full")
-        service_bytes = private_bytes(service.pid)
-    with served(tmp_path / "store", address), txstore.connect(address) as broker:
-        broker.create_topic("orders", 4)
-        times, memory = [(time.monotonic(), 0)], [0]
-        with running(*_ENTRY, "forward", kind.address, "--to", address, "--once") as forwarder:
-            while forwarder.poll() is None:
-                times.append((time.monotonic(), count(broker)))
-                memory.append(private_bytes(forwarder.pid))
-                time.sleep(0.1)
-            assert forwarder.returncode == 0
-        rates = rates_of_tenths(times)
-        mebibytes = [round(number / (1 << 20)) for number in (service_bytes, memory[len(memory) // 10], max(memory))]
-        print(
-            f"{name}: {ROWS} rows in {times[-1][0] - times[0][0]:.0f} s, each tenth at {rates} a second; memory of the "
-            f"service {mebibytes[0]} MiB, of the forwarder {mebibytes[1]} MiB after a tenth, {mebibytes[2]} MiB at most"
-        )
-        assert rates[-1] > 0.5 * rates[0], rates
-        assert max(memory) < _MEMORY_BYTES_MAX
-        assert kind.rows("SELECT count(*) FROM txstore_outbox") == [(0,)]
-        assert sorted(numbers(broker)) == list(range(ROWS))
+    with new_kind(name, tmp_path, request) as kind:
+        Database(kind.address).create_table()
+        address = f"127.0.0.1:{free_port()}"
+        with running(sys.executable, "-c", _FILL, kind.address, address, str(ROWS), str(_BATCH)) as service:
+            with served(tmp_path / "store", address):
+                says(service, "open")
+            tell(service)
+            says(service, "full")
+            service_bytes = private_bytes(service.pid)
+        with served(tmp_path / "store", address), txstore.connect(address) as broker:
+            broker.create_topic("orders", 4)
+            times, memory = [(time.monotonic(), 0)], [0]
+            with running(*_ENTRY, "forward", kind.address, "--to", address, "--once") as forwarder:
+                while forwarder.poll() is None:
+                    times.append((time.monotonic(), count(broker)))
+                    memory.append(private_bytes(forwarder.pid))
+                    time.sleep(0.1)
+                assert forwarder.returncode == 0
+            rates = rates_of_tenths(times)
+            mebibytes = [
+                round(number / (1 << 20)) for number in (service_bytes, memory[len(memory) // 10], max(memory))
+            ]
+            print(
+                f"{name}: {ROWS} rows in {times[-1][0] - times[0][0]:.0f} s, each tenth at {rates} a second; memory of "
+                f"the service {mebibytes[0]} MiB, of the forwarder {mebibytes[1]} MiB after a tenth, {mebibytes[2]} "
+                "MiB at most"
+            )
+            assert rates[-1] > 0.5 * rates[0], rates
+            assert max(memory) < _MEMORY_BYTES_MAX
+            assert kind.rows("SELECT count(*) FROM txstore_outbox") == [(0,)]
+            assert sorted(numbers(broker)) == list(range(ROWS))
 
 
 def rates_of_tenths(times: list[tuple[float, int]]) -> list[int]:

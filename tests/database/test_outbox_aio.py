@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 import txstore
 import txstore.aio
-from tests.database.conftest import SMALL, Kind, commit, give_back, make_kind, rollback
+from tests.database.conftest import SMALL, Kind, commit, new_kind, rollback
 from txstore import Message, errors
 from txstore.aio import EmbeddedBroker
 from txstore.database import Database, TableError
@@ -39,10 +39,8 @@ Work = Callable[[EmbeddedBroker, AsyncOutboxProducer], Awaitable[None]]
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
-    found = make_kind(request.param, tmp_path, request)
-    yield found
-    found.close()
-    give_back(found, request)
+    with new_kind(request.param, tmp_path, request) as found:
+        yield found
 
 
 @asynccontextmanager
@@ -202,20 +200,18 @@ def test_missing_table_is_named(kind: Kind, tmp_path: Path) -> None:
 
 
 def test_savepoint_that_rolls_back_takes_its_messages_along(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    kind = make_kind("sqlalchemy asyncpg", tmp_path, request)
-    database = Database(kind.source)
-    database.create_table()
+    with new_kind("sqlalchemy asyncpg", tmp_path, request) as kind:
+        database = Database(kind.source)
+        database.create_table()
 
-    async def work(broker: EmbeddedBroker, producer: AsyncOutboxProducer) -> None:
-        async with AsyncSession(kind.engine) as session, session.begin():
-            await producer.send(Message("orders", b"kept"), session=session)
-            nested = await session.begin_nested()
-            await producer.send(Message("orders", b"rolled back"), session=session)
-            await nested.rollback()
-            async with session.begin_nested():
-                await producer.send(Message("orders", b"released"), session=session)
+        async def work(broker: EmbeddedBroker, producer: AsyncOutboxProducer) -> None:
+            async with AsyncSession(kind.engine) as session, session.begin():
+                await producer.send(Message("orders", b"kept"), session=session)
+                nested = await session.begin_nested()
+                await producer.send(Message("orders", b"rolled back"), session=session)
+                await nested.rollback()
+                async with session.begin_nested():
+                    await producer.send(Message("orders", b"released"), session=session)
 
-    on_loop(database, tmp_path / "store", work)
-    assert stored(tmp_path / "store") == [b"kept", b"released"]
-    kind.close()
-    request.getfixturevalue("postgres").give_back(kind.address)
+        on_loop(database, tmp_path / "store", work)
+        assert stored(tmp_path / "store") == [b"kept", b"released"]

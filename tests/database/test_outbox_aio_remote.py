@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 import txstore
 import txstore.aio
-from tests.database.conftest import SMALL, Kind, commit, make_kind, rollback
-from tests.database.served import Served
+from tests.database.conftest import Kind, commit, new_kind, rollback
+from tests.database.served import Served, served, store
 from tests.database.test_outbox_aio import KINDS, begun, stored
 from tests.waiting import eventually
 from txstore import Message, errors
@@ -26,32 +26,15 @@ from txstore.client import outbox_log
 from txstore.database import Database
 from txstore.database.outbox import AsyncOutboxProducer
 
+__all__ = ["served", "store"]
+
 Work = Callable[[RemoteBroker, AsyncOutboxProducer], Awaitable[None]]
 
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
-    found = make_kind(request.param, tmp_path, request)
-    yield found
-    found.close()
-    if found.address.startswith("postgresql"):
-        request.getfixturevalue("postgres").give_back(found.address)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    path = tmp_path / "store"
-    with txstore.open(path, **SMALL) as broker:
-        broker.create_topic("orders", 1)
-    return path
-
-
-@pytest.fixture
-def served(store: Path) -> Iterator[Served]:
-    made = Served(store)
-    made.start()
-    yield made
-    made.kill()
+    with new_kind(request.param, tmp_path, request) as found:
+        yield found
 
 
 def on_loop(database: Database, address: str, work: Work) -> None:

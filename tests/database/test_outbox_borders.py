@@ -16,7 +16,7 @@ from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.orm import Session
 
 import txstore
-from tests.database.conftest import SMALL, Kind, make_kind
+from tests.database.conftest import SMALL, Kind, new_kind
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, Message, errors
 from txstore._native import OutboxRow
@@ -26,15 +26,12 @@ from txstore.database.outbox import OutboxProducer, OutboxStatus
 
 @pytest.fixture(params=["sqlalchemy sqlite", "sqlalchemy postgres"])
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
-    found = make_kind(request.param, tmp_path, request)
-    if request.param == "sqlalchemy sqlite":
-        # As SQLAlchemy's page on pysqlite says; otherwise a savepoint that begins a transaction commits it.
-        event.listen(found.engine, "connect", lambda driver, _: setattr(driver, "isolation_level", None))
-        event.listen(found.engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
-    yield found
-    found.close()
-    if found.address.startswith("postgresql"):
-        request.getfixturevalue("postgres").give_back(found.address)
+    with new_kind(request.param, tmp_path, request) as found:
+        if request.param == "sqlalchemy sqlite":
+            # As SQLAlchemy's page on pysqlite says; otherwise a savepoint that begins a transaction commits it.
+            event.listen(found.engine, "connect", lambda driver, _: setattr(driver, "isolation_level", None))
+            event.listen(found.engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+        yield found
 
 
 @pytest.fixture

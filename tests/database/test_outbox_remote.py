@@ -22,9 +22,9 @@ from typing import Any
 import pytest
 
 import txstore
-from tests.database.conftest import SMALL, Kind, make_kind
+from tests.database.conftest import SMALL, Kind, new_kind
 from tests.database.outbox_worker import connected, group_of, work
-from tests.database.served import TXSTORE, Served
+from tests.database.served import TXSTORE, Served, served, store
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, Message, RemoteBroker, Server, ServerConfig, errors
 from txstore.client import outbox_log
@@ -32,34 +32,17 @@ from txstore.database import Database
 from txstore.database.outbox import Forwarder
 from txstore.database.outbox.unattended import Unattended
 
+__all__ = ["served", "store"]
+
 ROOT = Path(__file__).resolve().parents[2]
 _SERVER = ServerConfig("127.0.0.1:0", name_server=None)
 
 
 @pytest.fixture(params=["sqlite3", "psycopg"])
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
-    found = make_kind(request.param, tmp_path, request)
-    Database(found.address).create_table()
-    yield found
-    found.close()
-    if found.address.startswith("postgresql"):
-        request.getfixturevalue("postgres").give_back(found.address)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    path = tmp_path / "store"
-    with txstore.open(path, **SMALL) as broker:
-        broker.create_topic("orders", 1)
-    return path
-
-
-@pytest.fixture
-def served(store: Path) -> Iterator[Served]:
-    made = Served(store)
-    made.start()
-    yield made
-    made.kill()
+    with new_kind(request.param, tmp_path, request) as found:
+        Database(found.address).create_table()
+        yield found
 
 
 class Worker:
@@ -359,23 +342,23 @@ def test_service_that_reads_then_writes_meets_no_lock(
         eventually(lambda: rounds > seen + 1)
 
     monkeypatch.setattr(Forwarder, "_forward_own", counted)
-    kind = make_kind("sqlite3", tmp_path, request)
-    Database(kind.address).create_table()
-    with txstore.open(store, **SMALL) as broker, Server(broker, _SERVER) as server:
-        with txstore.connect(str(server.address)) as remote:
-            producer = remote.producer("order-service", database=Database(kind.address))
-            session = sqlite3.connect(kind.address, isolation_level=None)
-            for number in range(10):
-                session.execute("BEGIN DEFERRED")
-                assert session.execute("SELECT count(*) FROM orders").fetchone() == (number,)
-                forwarded(broker, number)
-                session.execute("INSERT INTO orders VALUES (?, '')", (number,))
-                producer.send(Message("orders", b"%d" % number), session=session)
-                session.execute("COMMIT")
-            assert 1 <= waiting(kind) <= 2, "a transaction deletes the rows of those before it"
-            session.close()
-        assert sorted(bodies(broker)) == list(range(10))
-    assert waiting(kind) == 0
+    with new_kind("sqlite3", tmp_path, request) as kind:
+        Database(kind.address).create_table()
+        with txstore.open(store, **SMALL) as broker, Server(broker, _SERVER) as server:
+            with txstore.connect(str(server.address)) as remote:
+                producer = remote.producer("order-service", database=Database(kind.address))
+                session = sqlite3.connect(kind.address, isolation_level=None)
+                for number in range(10):
+                    session.execute("BEGIN DEFERRED")
+                    assert session.execute("SELECT count(*) FROM orders").fetchone() == (number,)
+                    forwarded(broker, number)
+                    session.execute("INSERT INTO orders VALUES (?, '')", (number,))
+                    producer.send(Message("orders", b"%d" % number), session=session)
+                    session.execute("COMMIT")
+                assert 1 <= waiting(kind) <= 2, "a transaction deletes the rows of those before it"
+                session.close()
+            assert sorted(bodies(broker)) == list(range(10))
+        assert waiting(kind) == 0
 
 
 def test_message_for_an_unknown_topic_waits_for_it(kind: Kind, tmp_path: Path) -> None:

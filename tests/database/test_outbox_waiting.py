@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 import txstore
-from tests.database.conftest import SMALL, Kind, make_kind
+from tests.database.conftest import SMALL, Kind, new_kind
 from tests.unit.conftest import Run, run
 from tests.waiting import eventually
 from txstore import Message
@@ -24,10 +24,8 @@ __all__ = ["run"]
 
 @pytest.fixture(params=["sqlite3", "psycopg"])
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
-    found = make_kind(request.param, tmp_path, request)
-    yield found
-    if found.address.startswith("postgresql"):
-        request.getfixturevalue("postgres").give_back(found.address)
+    with new_kind(request.param, tmp_path, request) as found:
+        yield found
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from sqlalchemy import text
 
 import txstore
 import txstore.aio
-from tests.database.conftest import SMALL, Kind, commit, give_back, make_kind, rollback
+from tests.database.conftest import SMALL, Kind, commit, new_kind, rollback
 from txstore import EmbeddedBroker, InvalidOptionError, Message
 from txstore._native import OutboxRow
 from txstore.database import Database, OutboxReceipt, PendingMessage, TableError
@@ -44,10 +44,8 @@ ASYNC = ("async", "aiosqlite")
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
-    found = make_kind(request.param, tmp_path, request)
-    yield found
-    found.close()
-    give_back(found, request)
+    with new_kind(request.param, tmp_path, request) as found:
+        yield found
 
 
 class Sending:

@@ -19,7 +19,7 @@ import psycopg
 import pytest
 
 import txstore
-from tests.database.conftest import SMALL, Kind, commit, entered, make_kind, messages, run
+from tests.database.conftest import SMALL, Kind, commit, entered, messages, new_kind, run
 from tests.waiting import eventually
 from txstore import AlreadyEndedError, EmbeddedBroker, LocalTransactionState, Message
 from txstore.database import Database
@@ -118,9 +118,8 @@ async def _broken() -> None:
     ]
 )
 def racing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
-    found = make_kind(request.param, tmp_path, request)
-    yield found
-    found.close()
+    with new_kind(request.param, tmp_path, request) as found:
+        yield found
 
 
 @pytest.mark.kill
@@ -171,8 +170,10 @@ def compare(kind: Kind, broker: EmbeddedBroker) -> None:
 @pytest.mark.parametrize("name", ["psycopg", pytest.param("sqlalchemy mariadb", marks=pytest.mark.matrix)])
 def test_check_waits_for_a_running_local_transaction(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """On a server the check's insert waits until the other's is committed or rolled back, and then returns which."""
-    kind = make_kind(name, tmp_path, request)
-    with txstore.open(tmp_path / "store", transaction_check_interval=3600, **SMALL) as broker:
+    with (
+        new_kind(name, tmp_path, request) as kind,
+        txstore.open(tmp_path / "store", transaction_check_interval=3600, **SMALL) as broker,
+    ):
         database = Database(kind.source)
         database.create_table()
         producer = broker.transaction_producer(GROUP, database=database)
@@ -203,31 +204,32 @@ def test_check_waits_for_a_running_local_transaction(name: str, tmp_path: Path, 
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 def test_stricter_isolation_level_changes_no_answer(level: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    kind = make_kind("sqlalchemy postgres", tmp_path, request)
-    name = kind.address.split("/")[3].split("?")[0]
-    with psycopg.connect(kind.address, autocommit=True) as connection:
-        connection.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = '{level}'")
-    with txstore.open(tmp_path / "store", transaction_check_interval=3600, **SMALL) as broker:
-        for source in (kind.source, kind.address):
-            database = Database(source)
-            database.create_table()
-            producer = broker.transaction_producer(GROUP, database=database)
+    with new_kind("sqlalchemy postgres", tmp_path, request) as kind:
+        name = kind.address.split("/")[3].split("?")[0]
+        with psycopg.connect(kind.address, autocommit=True) as connection:
+            connection.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = '{level}'")
+        with txstore.open(tmp_path / "store", transaction_check_interval=3600, **SMALL) as broker:
+            for source in (kind.source, kind.address):
+                database = Database(source)
+                database.create_table()
+                producer = broker.transaction_producer(GROUP, database=database)
 
-            async def pay(checks: list[Any], producer: Any = producer, database: Database = database) -> None:
-                async with (
-                    kind.session() as session,
-                    entered(producer.transaction(Message("t", b"x"), session=session)),
-                ):
-                    (waiting,) = broker.transactions()
-                    half = broker.store.half(waiting.half_queue_offset)
-                    found: list[Any] = []
-                    check = threading.Thread(target=lambda: found.append(database.check_local_transaction(half)))
-                    check.start()
-                    check.join(0.2)
-                checks.append((check, found))
+                async def pay(checks: list[Any], producer: Any = producer, database: Database = database) -> None:
+                    async with (
+                        kind.session() as session,
+                        entered(producer.transaction(Message("t", b"x"), session=session)),
+                    ):
+                        (waiting,) = broker.transactions()
+                        half = broker.store.half(waiting.half_queue_offset)
+                        found: list[Any] = []
+                        check = threading.Thread(target=lambda: found.append(database.check_local_transaction(half)))
+                        check.start()
+                        check.join(0.2)
+                    checks.append((check, found))
 
-            checks: list[Any] = []
-            run(pay(checks))
-            checks[0][0].join(10)
-            assert checks[0][1] == [LocalTransactionState.COMMIT]
-    kind.close()
+                checks: list[Any] = []
+                run(pay(checks))
+                checks[0][0].join(10)
+                assert checks[0][1] == [LocalTransactionState.COMMIT]
+        with psycopg.connect(kind.address, autocommit=True) as connection:
+            connection.execute(f"ALTER DATABASE {name} RESET default_transaction_isolation")

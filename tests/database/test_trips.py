@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.pq import PipelineStatus, TransactionStatus
 
-from tests.database.conftest import Kind, make_kind, messages
+from tests.database.conftest import Kind, messages, new_kind
 from txstore import AlreadyEndedError, EmbeddedBroker, Message, TransactionProducer
 from txstore.database import Database
 
@@ -21,10 +21,9 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 @pytest.fixture
 def kind(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Kind]:
-    found = make_kind("psycopg", tmp_path, request)
-    Database(found.source).create_table()
-    yield found
-    request.getfixturevalue("postgres").give_back(found.address)
+    with new_kind("psycopg", tmp_path, request) as found:
+        Database(found.source).create_table()
+        yield found
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.database.conftest import Kind, make_kind
+from tests.database.conftest import new_kind
 from tests.database.server import Postgres, running_postgres
 from tests.histories.outbox import Log, run_outbox_history, wrong
 
@@ -40,12 +40,12 @@ def postgres() -> Iterator[Postgres]:
 def test_each_committed_row_is_in_the_log_once(
     name: str, log: Log, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    kind: Kind = make_kind(name, tmp_path, request)
-    report = run_outbox_history(tmp_path, kind, log, SEED, SECONDS, PROCESSES)
-    print(f"{name}, {log}: {report}")
-    assert report.anomalies == []
-    assert report.statistics["committed"] > report.statistics["taken over"] > 0, "otherwise nothing was tried"
-    shutil.rmtree(tmp_path)
+    with new_kind(name, tmp_path, request) as kind:
+        report = run_outbox_history(tmp_path, kind, log, SEED, SECONDS, PROCESSES)
+        print(f"{name}, {log}: {report}")
+        assert report.anomalies == []
+        assert report.statistics["committed"] > report.statistics["taken over"] > 0, "otherwise nothing was tried"
+        shutil.rmtree(tmp_path)
 
 
 @pytest.mark.parametrize(
