@@ -26,7 +26,7 @@ from tests.database.conftest import SMALL, Kind, new_kind
 from tests.database.outbox_worker import connected, group_of, work
 from tests.database.served import TXSTORE, Served, served, store
 from tests.waiting import eventually
-from txstore import EmbeddedBroker, Message, RemoteBroker, Server, ServerConfig, errors
+from txstore import ConnectOptions, EmbeddedBroker, Message, RemoteBroker, Server, ServerConfig, errors
 from txstore.client import outbox_log
 from txstore.database import Database
 from txstore.database.outbox import Forwarder
@@ -123,6 +123,51 @@ def test_broker_is_away_while_transactions_commit(kind: Kind, served: Served) ->
         assert producer.outbox_status().oldest_seconds == 0
         eventually(lambda: producer._forwarder.failure is None)
         must_be_the_same(kind, broker)
+
+
+@pytest.mark.kill
+def test_service_starts_while_the_broker_is_away(kind: Kind, served: Served) -> None:
+    """The database remembers the log from an earlier start, without which the rows would belong to no log."""
+    options: ConnectOptions = {"connect_in_background": True, "reconnect_back_off_max": 0.1}
+    served.kill()
+    with txstore.connect(served.address, **options) as broker, pytest.raises(errors.BrokerUnreachableError):
+        broker.producer("order-service", database=Database(kind.address))
+    served.start()
+    with txstore.connect(served.address) as broker:
+        broker.producer("order-service", database=Database(kind.address))
+    served.kill()
+    with pytest.raises(errors.BrokerUnreachableError):
+        txstore.connect(served.address)
+    with txstore.connect(served.address, **options) as broker:
+        producer = broker.producer("order-service", database=Database(kind.address))
+        session, chance = connected(kind.address), random.Random(1)
+        for number in range(50):
+            work(session, producer, number, chance)
+        session.close()
+        assert producer.outbox_status().rows > 20
+        served.start()
+        eventually(lambda: producer.outbox_status().rows == 0)
+        must_be_the_same(kind, broker)
+
+
+def test_rows_are_not_sent_to_another_log_than_the_remembered_one(kind: Kind, served: Served, tmp_path: Path) -> None:
+    options: ConnectOptions = {"connect_in_background": True, "reconnect_back_off_max": 0.1}
+    with txstore.connect(served.address) as broker:
+        broker.producer("order-service", database=Database(kind.address))
+    served.kill()
+    with txstore.connect(served.address, **options) as broker:
+        producer = broker.producer("order-service", database=Database(kind.address))
+        session = connected(kind.address)
+        producer.send(Message("orders", b"1"), session=session)
+        session.commit()
+        session.close()
+        eventually(lambda: isinstance(producer._forwarder.failure, errors.BrokerUnreachableError))
+        config = ServerConfig(served.address, name_server=None)
+        with txstore.open(tmp_path / "other", **SMALL) as other, Server(other, config):
+            other.create_topic("orders", 1)
+            eventually(lambda: producer._forwarder.failure is None)
+            assert bodies(other) == []
+        assert producer.outbox_status().rows == 1
 
 
 @pytest.mark.parametrize("kind", ["sqlite3"], indirect=True)

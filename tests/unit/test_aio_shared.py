@@ -91,8 +91,8 @@ def test_opening_that_fails_leaves_the_store_to_others(store: Path, monkeypatch:
         async with txstore.aio.open(store, shared=True):
             pass
 
-    found = txstore.client.client.Client._find_brokers
-    monkeypatch.setattr(txstore.client.client.Client, "_find_brokers", fail)
+    found = txstore.client.client.Client.find_brokers
+    monkeypatch.setattr(txstore.client.client.Client, "find_brokers", fail)
     with pytest.raises(txstore.BrokerTimeoutError, match="too late"):
         asyncio.run(open_in_vain())
     monkeypatch.undo()

@@ -176,7 +176,7 @@ class EmbeddedBroker(ConsumerGroups):
         self._time_limit = time_limit
         kept_ms = milliseconds(config.file_reserved_time)
         self._cleaning = DatabaseCleaning(store, self._producers, pool, kept_ms=kept_ms, time_ms=time_ms)
-        outboxes = Outboxes(functools.partial(StoreLog, store), topics.write_queues, is_remote=False)
+        outboxes = Outboxes(lambda _: StoreLog(store), topics.write_queues, is_remote=False)
         self._parts = Parts(store, (topics, groups), housekeeping, pool, outboxes, os.getpid())
         self._finalizer = weakref.finalize(self, close_abandoned, self._parts)
         if keeps_house:

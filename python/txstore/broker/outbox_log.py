@@ -21,6 +21,7 @@ class StoreLog:
 
     is_remote = False
     appends_once = True
+    remembered_as: tuple[str, str] | None = None
     take_over_seconds = _TAKE_OVER_SECONDS
 
     def __init__(self, store: Store) -> None:

@@ -134,7 +134,7 @@ class RemoteBroker(BlockingAdministration):
     def __init__(self, session: Session, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
         """Uses an open session. `stop` is called at the end to stop the loop's thread, if this broker owns it."""
         self._closed = False
-        self._outboxes = Outboxes(lambda: RemoteLog(self._run_with_session), self.write_queues, is_remote=True)
+        self._outboxes = Outboxes(self._outbox_log, self.write_queues, is_remote=True)
         self._use(session, loop, stop)
 
     def _use(self, session: Session, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
@@ -240,13 +240,16 @@ class RemoteBroker(BlockingAdministration):
     ) -> "Producer | _ProducerT":
         """Creates a producer of plain messages. With a `database`, it sends them within the user's own transaction.
 
-        Raises InvalidNameError for the group name; with a database TableError, BrokerUnreachableError and
-        BrokerTimeoutError, because the broker is asked which log it has.
+        Raises InvalidNameError for the group name; with a database TableError. The broker is asked which log it has, so
+        a database that was never used with this address raises BrokerUnreachableError and BrokerTimeoutError, too.
         """
         producer = Producer(self, group)
         if database is None:
             return producer
         return database.outbox_producer(producer, self._outboxes, MESSAGE_SIZE_MAX)
+
+    def _outbox_log(self, remembered: Callable[[str], str | None]) -> RemoteLog:
+        return RemoteLog(self._run_with_session, self.address, remembered)
 
     @property
     def outboxes(self) -> Outboxes:

@@ -9,6 +9,7 @@ Always: each master gets heartbeats while there are producers or consumers, also
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
@@ -89,15 +90,20 @@ class Client:
         return self._loop
 
     async def start(self) -> None:
-        """Finds a name server and the brokers. Raises BrokerUnreachableError, BrokerTimeoutError."""
+        """Finds a name server and the brokers. Raises BrokerUnreachableError and BrokerTimeoutError, unless it may
+        connect in the background."""
         self._loop = asyncio.get_running_loop()
+        host = socket.gethostname()
         try:
-            await self._find_brokers()
+            await self.find_brokers()
             host = (await self.connections.get(self._name_servers[0])).own_host
-            self.client_id = f"{host}@{unique_id()[-16:]}"
-        except BaseException:
-            await self.close()
-            raise
+        except BaseException as error:
+            is_away = isinstance(error, BrokerUnreachableError | BrokerTimeoutError)
+            if not (is_away and self.options.connect_in_background):
+                await self.close()
+                raise
+            _log.warning("connects in the background: %s", error, extra={"address": self.address})
+        self.client_id = f"{host}@{unique_id()[-16:]}"
         for task in (self._poll_name_servers, *self.background_tasks):
             self.spawn(task())
 
@@ -143,7 +149,7 @@ class Client:
         hint = "hint: start a name server or `txstore serve` there, or check the addresses"
         raise BrokerUnreachableError(f"{text}\n{hint}", address=self.address)
 
-    async def _find_brokers(self) -> None:
+    async def find_brokers(self) -> None:
         """Finds all masters of the cluster. Each must know our producer groups, so that it can send them checks."""
         answer = await self.ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO, {})
         if answer.code == ResponseCode.SUCCESS:
@@ -255,7 +261,7 @@ class Client:
         next_whole = self.loop.time() + every
         while True:
             await _wait(self._refresh_asked, min(every, _UNKNOWN_AGAIN_SECONDS))
-            whole = self._refresh_asked.is_set() or self.loop.time() >= next_whole
+            whole = self._refresh_asked.is_set() or self.loop.time() >= next_whole or not self._brokers
             self._refresh_asked.clear()
             routes = self.routes
             topics = {topic for topic in self.wanted_topics() if topic not in routes or routes[topic].is_template}
@@ -264,7 +270,7 @@ class Client:
                 topics |= self.routes.keys()
             try:
                 if whole:
-                    await self._find_brokers()
+                    await self.find_brokers()
                 for topic in topics:
                     await self.refresh_route(topic)
             except TxStoreError as error:

@@ -56,6 +56,9 @@ class ConnectConfig:
     `broker_suspend_max_time`."""
     lock_interval: Duration = 20.0
     """How often an orderly consumer renews its locks; a broker keeps them for 60 s."""
+    connect_in_background: bool = False
+    """Whether `connect` returns although no broker answers, and connects when one does. Until then, whatever needs the
+    broker raises BrokerUnreachableError. Not an option of RocketMQ."""
     reconnect_back_off: Duration = 0.1
     """The pause before a lost connection is opened again; doubled after each failure. Not an option of RocketMQ."""
     reconnect_back_off_max: Duration = 5.0
@@ -82,6 +85,9 @@ class ConnectConfig:
         for field in dataclasses.fields(self):
             if field.name in _KEYS:
                 _check_key(field.name, getattr(self, field.name))
+            elif field.name == "connect_in_background":
+                if not isinstance(self.connect_in_background, bool):
+                    raise _invalid(field.name, f"expected a bool, got {self.connect_in_background!r}")
             elif field.name == "tls":
                 object.__setattr__(self, "tls", _tls(self.tls))
             elif field.name in _NUMBERS:
@@ -143,6 +149,7 @@ class ConnectOptions(TypedDict, total=False):
     broker_suspend_max_time: Duration
     pull_timeout: Duration
     lock_interval: Duration
+    connect_in_background: bool
     reconnect_back_off: Duration
     reconnect_back_off_max: Duration
     pull_batch_size: int

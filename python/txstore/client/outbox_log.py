@@ -9,6 +9,7 @@ Not here: which rows are committed (`txstore.database.outbox`).
 """
 
 import asyncio
+import hashlib
 import zlib
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -60,10 +61,27 @@ class RemoteLog:
 
     is_remote = True
 
-    def __init__(self, run: Run) -> None:
-        """Asks which log it is. Raises BrokerUnreachableError, BrokerTimeoutError, BrokerRefusedError."""
+    def __init__(self, run: Run, address: str, remembered: Callable[[str], str | None]) -> None:
+        """Asks which log it is. If it is away, believes what is remembered, until it answers.
+
+        Raises BrokerUnreachableError, BrokerTimeoutError, BrokerRefusedError.
+        """
         self._run = run
-        other = run(_identify)
+        self._address = address
+        name = _memory_name(address)
+        self._is_verified = True
+        try:
+            other = run(_identify)
+        except _AWAY:
+            found = remembered(name)
+            if found is None:
+                raise
+            destination, kind = found.split()
+            other = _Other(int(destination), is_txstore=kind == "txstore")
+            self._is_verified = False
+        self._other = other
+        kind = "txstore" if other.is_txstore else "rocketmq"
+        self.remembered_as: tuple[str, str] | None = name, f"{other.destination} {kind}"
         self.destination = other.destination
         self.appends_once: bool = other.is_txstore
         self.take_over_seconds = _TAKE_OVER_SECONDS if other.is_txstore else _TAKE_OVER_ROCKETMQ_SECONDS
@@ -73,7 +91,25 @@ class RemoteLog:
 
     def append_many(self, rows: Sequence[OutboxRow], queue_ids: Sequence[int], *, once: bool) -> Sequence[Outcome]:
         """Sends the messages. All are sent once to a txstore server, whatever `once` is: the log has other writers."""
+        if (wrong := self._what_is_wrong()) is not None:
+            return [wrong] * len(rows)
         return self._run(lambda session: _Step(session, is_txstore=self.appends_once).send(rows, queue_ids))
+
+    def _what_is_wrong(self) -> TxStoreError | None:
+        """Compares the log with the one that was remembered, once."""
+        if self._is_verified:
+            return None
+        try:
+            found = self._run(_identify)
+        except TxStoreError as error:
+            return error
+        if found != self._other:
+            return TxStoreError(
+                f"the broker at {self._address} has another log than the one for which these messages were written\n"
+                "hint: start the earlier broker again, or restart this program, whose next messages are for the new one"
+            )
+        self._is_verified = True
+        return None
 
     def appended_end(self) -> int:
         return 0  # What is acknowledged is durable.
@@ -154,6 +190,8 @@ class _Step:
 async def _identify(session: Session) -> _Other:
     """Asks which log it is: that of one txstore server, or of a cluster."""
     client = session.client
+    if not client.brokers():
+        await client.find_brokers()
     brokers = client.brokers()
     if len(brokers) == 1:
         answer = await client.ask(brokers[0], RequestCode.GET_BROKER_CLUSTER_INFO, {})
@@ -165,3 +203,8 @@ async def _identify(session: Session) -> _Other:
         raise refusal(answer, "the name of the cluster", client.address)
     names = ",".join(parse_clusters(answer.body))
     return _Other(zlib.crc32(f"cluster {names}".encode()) >> 1, is_txstore=False)
+
+
+def _memory_name(address: str) -> str:
+    """Returns the name under which a database remembers the log at an address. It has 255 characters at most."""
+    return f"txstore.log.{address if len(address) <= 200 else hashlib.sha256(address.encode()).hexdigest()}"

@@ -55,6 +55,7 @@ from txstore.database.statements import (
     NEXT_TO_CLEAN,
     NEXT_TO_CLEAN_INBOX,
     SELECT_IDENTITY,
+    SELECT_OUTCOME,
     Statement,
 )
 from txstore.errors import InvalidOptionError
@@ -194,6 +195,15 @@ class Database:
     def outbox_status(self, destination: int, own: range, in_log: Set[int]) -> OutboxStatus:
         """Returns how many rows wait for a log, for `OutboxProducer.outbox_status`. Raises TableError."""
         return self._on_tables(lambda handle: outbox_status(handle, destination, own, in_log))
+
+    def remembered_log(self, name: str) -> str | None:
+        """Returns what a forwarder has kept of a remote log, for the next process. Raises TableError."""
+
+        async def read(handle: Handle) -> str | None:
+            _, found = await handle.run(SELECT_OUTCOME, transaction_id=name)
+            return None if found is None else str(found)
+
+        return self._on_tables(read)
 
     def retry_parked(self, message_id: str) -> WaitingRow:
         """Lets a parked row be sent again. Its process does it within a second, or the next one that opens the store.

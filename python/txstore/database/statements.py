@@ -13,6 +13,7 @@ Not here: who executes the SQL, and when.
                             txstore.identity    a random name of the database rows older than this were cleaned
                             txstore.version     the version of all tables     never: no cleaning removes it
                             txstore.cleaned     MariaDB: that of the identity row, which is never locked so
+                            txstore.log.<addr>  which log a remote broker has never, too
     txstore_inbox           consumer_group, message_id                        when it was handled
     txstore_outbox          id, destination     message                       parked
                             whose row, what log as OutboxRow encodes it       why it cannot be sent; NULL: it waits
@@ -165,6 +166,11 @@ INSERT_IDENTITY = Statement(
     f"VALUES ('{_IDENTITY}', CAST(:identity AS VARCHAR(64)), 0) ON CONFLICT DO NOTHING"
 )
 SELECT_IDENTITY = Statement(f"SELECT outcome FROM {_TABLE} WHERE transaction_id = '{_IDENTITY}'")
+FORGET_LOG = Statement(f"DELETE FROM {_TABLE} WHERE transaction_id = CAST(:name AS VARCHAR(255))")
+REMEMBER_LOG = Statement(
+    f"INSERT INTO {_TABLE} (transaction_id, outcome, created_ms) "
+    f"VALUES (CAST(:name AS VARCHAR(255)), CAST(:log AS VARCHAR(64)), {2**63 - 1}) ON CONFLICT DO NOTHING"
+)
 SELECT_VERSION = Statement(f"SELECT outcome FROM {_TABLE} WHERE transaction_id = '{_VERSION}'")
 _FORGET_BEFORE = (
     f"UPDATE {_TABLE} SET created_ms = CAST(:before_ms AS BIGINT) "

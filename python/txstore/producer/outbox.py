@@ -33,6 +33,8 @@ class OutboxLog(Protocol):
     messages are durable when they are appended."""
     appends_once: bool
     """Whether it stores a message once that two processes send."""
+    remembered_as: tuple[str, str] | None
+    """A name, and what the database keeps under it, so that a later process knows the log while it is away."""
     take_over_seconds: float
     """How long another process must have left a row before it is taken over."""
 
@@ -87,6 +89,13 @@ class RowForwarder(Protocol):
     def close(self, timeout: float) -> None: ...
 
 
+class LogMemory(Protocol):
+    """A database that remembers the logs for which it has rows."""
+
+    def remembered_log(self, name: str) -> str | None:
+        """Returns what a forwarder has kept under a name; None if there is nothing."""
+
+
 ForwarderT = TypeVar("ForwarderT", bound=RowForwarder)
 ProducerT_co = TypeVar("ProducerT_co", covariant=True)
 AsyncProducerT_co = TypeVar("AsyncProducerT_co", covariant=True)
@@ -96,9 +105,14 @@ class Outboxes:
     """A broker's forwarders, one for each database. Thread-safe."""
 
     def __init__(
-        self, log: Callable[[], OutboxLog], write_queues: Callable[[str], Sequence[int]], *, is_remote: bool
+        self,
+        log: Callable[[Callable[[str], str | None]], OutboxLog],
+        write_queues: Callable[[str], Sequence[int]],
+        *,
+        is_remote: bool,
     ) -> None:
-        """With `is_remote`, both calls wait for another process."""
+        """`log` gets a call that returns what a database remembers under a name. With `is_remote`, `log` and
+        `write_queues` wait for another process."""
         self.is_remote = is_remote
         self._new_log = log
         self._write_queues = write_queues
@@ -107,13 +121,14 @@ class Outboxes:
         self._turn = itertools.count().__next__
 
     def forwarder(
-        self, database: object, make: Callable[[OutboxLog, Callable[[OutboxRow], int]], ForwarderT]
+        self, database: LogMemory, make: Callable[[OutboxLog, Callable[[OutboxRow], int]], ForwarderT]
     ) -> ForwarderT:
         """Returns the forwarder of a database's rows; makes it with the log and a choice of queues the first time."""
         with self._lock:
             found = self._forwarders.get(id(database))
             if found is None:
-                found = self._forwarders[id(database)] = (database, make(self._new_log(), self._choose))
+                log = self._new_log(database.remembered_log)
+                found = self._forwarders[id(database)] = (database, make(log, self._choose))
             return found[1]  # type: ignore[return-value]
 
     def close(self, timeout: float) -> None:

@@ -38,10 +38,13 @@ from txstore.database.outbox.ids import ROW_ID_MAX, ids_of, new_owner
 from txstore.database.outbox.unattended import Unattended
 from txstore.database.session import Handle, is_asynchronous, named, open_handle
 from txstore.database.statements import (
+    FORGET_LOG,
     NEXT_ROW,
     NOT_DURABLE,
+    REMEMBER_LOG,
     SELECT_IDS,
     SELECT_OUTBOX,
+    SELECT_OUTCOME,
     Statement,
     delete_from_outbox,
 )
@@ -121,6 +124,8 @@ class Forwarder:
         """Whether nobody has looked yet if the database may lose commits."""
         self.taken_over = 0
         """How many rows of other processes were forwarded."""
+        self._remembers = log.remembered_as is None
+        """Whether the database knows the log."""
         self.failure: TxStoreError | None = None
         """Why nothing can be forwarded at present: the broker or the database cannot be reached."""
         self._closed = False
@@ -488,13 +493,33 @@ class Forwarder:
         is_due = self._deletes_itself and now >= self._next_delete
         if is_last or (is_due and (not self._is_sqlite or now - self._last_insert >= _QUIET_SECONDS)):
             self._next_delete = now + (_DELETE_SOON_SECONDS if self._is_sqlite else _DELETE_SECONDS)
-            await self._delete_finished(handle)
+            has_written = await self._delete_finished(handle)
+            if has_written or is_last or not self._is_sqlite:  # On SQLite, never when it would not write anyway.
+                await self._remember_log(handle)
 
-    async def _delete_finished(self, handle: Handle) -> None:
+    async def _remember_log(self, handle: Handle) -> None:
+        """Makes the database remember the log, so that the next process can start while the broker is away."""
+        if self._remembers or self._log.remembered_as is None or self._appending.away is not None:
+            return
+        name, log = self._log.remembered_as
+        _, known = await handle.run(SELECT_OUTCOME, transaction_id=name)
+        await handle.rollback()
+        if known != log:
+            await handle.begin()
+            await handle.run(FORGET_LOG, name=name)
+            await handle.run(REMEMBER_LOG, name=name, log=log)
+            await handle.commit()
+        self._remembers = True
+
+    async def _delete_finished(self, handle: Handle) -> bool:
+        """Deletes all finished rows; returns whether there were any."""
+        has_written = False
         while finished := self._finished(_ROWS):
+            has_written = True
             await self._delete(handle, finished)
             with self._lock:
                 self._forget(finished)
+        return has_written
 
     def _forget(self, ids: Iterable[int]) -> None:
         for row_id in ids:
