@@ -2,6 +2,7 @@
 
 #[cfg(feature = "arrow")]
 mod agreement;
+mod files;
 mod known;
 
 use super::tail::{Cause, Facts, Follows, LastWriter, Reached, Tail};
