@@ -1,6 +1,7 @@
 //! Tests of half messages: the rule of docs/transactions.md record by record, and the table against a naive model.
 
 mod ages;
+mod decided;
 mod frozen;
 mod model;
 mod replay;

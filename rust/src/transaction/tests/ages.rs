@@ -105,3 +105,12 @@ fn a_later_beginning_of_the_half_queue_applies_until_the_first_half() {
     table.begin_at(30);
     assert_eq!((table.lowest(), table.half_progress(20)), (9, 9));
 }
+
+/// A client that says that its local transaction still runs is asked first.
+#[test]
+fn the_owner_that_is_asked_first_can_become_known_later() {
+    let mut table = Table::new(0);
+    let key = table.insert(&stored(0, 0));
+    table.set_owner(key, 9);
+    assert_eq!(facts(&table, key, 2_000).owner, 9);
+}

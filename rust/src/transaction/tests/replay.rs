@@ -1,8 +1,9 @@
 //! The rule of docs/transactions.md on logs that a broker, or a broker and txstore, could have written.
 
 use super::*;
-use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
+use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, REPAIR_TOPIC};
 use crate::base::units::{PhysicalOffset, QueueOffset, TimestampMs};
+use crate::record::layout::{SYS_COMMIT, SYS_ROLLBACK};
 use crate::record::properties::{self, TRANSACTION_PREPARED_QUEUE_OFFSET};
 use crate::record::{Draft, Position, RecordCrc, Scanned, Verify, decode, encode};
 use crate::transaction::replay::{Keep, Replay};
@@ -42,7 +43,7 @@ impl Log {
         &mut self,
         topic: &str,
         queue_offset: u64,
-        commit: bool,
+        sys_flag: i32,
         physical_offset: u64,
         body: &[u8],
         text: &[u8],
@@ -51,7 +52,7 @@ impl Log {
             topic,
             queue_id: HALF_QUEUE,
             flag: 0,
-            sys_flag: if commit { 8 } else { 0 },
+            sys_flag,
             born_timestamp: TimestampMs(1),
             born_host: "127.0.0.1:1".parse().unwrap(),
             store_host: "127.0.0.1:2".parse().unwrap(),
@@ -96,25 +97,30 @@ impl Log {
         let queue_offset = self.halves;
         self.halves += 1;
         let text = Self::properties(half, true);
-        let physical_offset = self.record(HALF_TOPIC, queue_offset, false, 0, b"body", &text);
+        let physical_offset = self.record(HALF_TOPIC, queue_offset, 0, 0, b"body", &text);
         HalfCopy { queue_offset, physical_offset }
     }
 
     fn commit(&mut self, half: Half<'_>, physical_offset: u64) {
         let text = Self::properties(half, false);
-        self.record("orders", 0, true, physical_offset, b"body", &text);
+        self.record("orders", 0, SYS_COMMIT, physical_offset, b"body", &text);
     }
 
     fn discard(&mut self, half: Half<'_>, physical_offset: u64) {
         let text = Self::properties(half, true);
-        self.record(DISCARD_TOPIC, 0, false, physical_offset, b"body", &text);
+        self.record(DISCARD_TOPIC, 0, 0, physical_offset, b"body", &text);
     }
 
     fn op(&mut self, names: &[u64]) {
         let mut body = String::new();
         fill_op_body(names, usize::MAX, &mut body);
-        self.record(OP_TOPIC, self.ops, false, 0, body.as_bytes(), b"TAGS\x01d\x02");
+        self.record(OP_TOPIC, self.ops, 0, 0, body.as_bytes(), b"TAGS\x01d\x02");
         self.ops += 1;
+    }
+
+    /// Writes what a repair writes instead of lost records.
+    fn filler(&mut self) {
+        self.record(REPAIR_TOPIC, 0, SYS_ROLLBACK, 0, b"", b"");
     }
 
     /// Returns the outcome of each half, `None` for pending, and the decided halves that no op names.
@@ -336,4 +342,51 @@ fn keys_stay_apart_by_topic_group_id_and_body() {
         assert_ne!(base, other);
     }
     let _: Option<Key> = Table::new(0).find(0);
+}
+
+/// A user's message may have the properties of a half, and name its offset. Only a committed record decides.
+#[test]
+fn a_plain_message_with_the_properties_of_a_half_decides_nothing() {
+    let mut log = Log::new();
+    let half = log.half(SENT);
+    let text = Log::properties(SENT, false);
+    log.record("orders", 0, 0, half.physical_offset, b"body", &text);
+    assert_eq!(log.finish(), (vec![None], vec![]));
+}
+
+/// A snapshot covers the half queue up to an offset. A later record with a lower one is in no queue.
+#[test]
+fn a_half_whose_queue_offset_a_snapshot_covers_is_not_a_transaction() {
+    let mut log = Log::new();
+    log.replay.begin_at(1);
+    log.half(SENT);
+    assert_eq!(log.keys(), 0);
+    log.half(SENT);
+    assert_eq!(log.keys(), 1);
+}
+
+/// Lost records may have decided only what the ends directly after them name. Ends of one group have one time.
+#[test]
+fn an_op_means_a_roll_back_unless_records_were_lost_directly_before_its_group() {
+    let ids = ["a", "b"].map(|id| Half { id: Some(id), ..SENT });
+    let outcomes = |write: &dyn Fn(&mut Log, [HalfCopy; 2])| {
+        let mut log = Log::new();
+        let halves = ids.map(|id| log.half(id));
+        log.filler();
+        write(&mut log, halves);
+        log.finish().0
+    };
+    let text = Log::properties(SENT, false);
+    let one_group = outcomes(&|log, _| [0, 1].into_iter().for_each(|half| log.op(&[half])));
+    assert_eq!(one_group, [UNKNOWN, UNKNOWN]);
+    let after_a_commit = outcomes(&|log, halves| {
+        log.commit(ids[0], halves[0].physical_offset);
+        log.op(&[0, 1]);
+    });
+    assert_eq!(after_a_commit, [COMMITTED, UNKNOWN]);
+    let after_a_message = outcomes(&|log, _| {
+        log.record("orders", 0, 0, 0, b"another", &text);
+        log.op(&[0, 1]);
+    });
+    assert_eq!(after_a_message, [ROLLED_BACK, ROLLED_BACK]);
 }
