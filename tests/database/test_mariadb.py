@@ -6,6 +6,7 @@ Each case would otherwise lose a message, publish one whose transaction is gone,
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Iterator
@@ -233,6 +234,37 @@ def test_names_are_compared_byte_by_byte(kind: Kind, database: Database, broker:
         groups = kind.rows("SELECT count(DISTINCT message_group), count(*) FROM txstore_outbox")
     assert groups in ([(5, 5)], [(0, 0)])
     eventually(lambda: len(bodies(broker)) == 6)
+
+
+def test_one_handler_of_those_that_wait_follows_one_that_rolls_back(
+    kind: Kind, database: Database, broker: EmbeddedBroker
+) -> None:
+    """The others get a deadlock, and the message is delivered to them again."""
+    broker.create_topic("orders", 1)
+    broker.producer("p").send(Message("orders", b"x"))
+    (message,), _ = broker.read("orders", 0, 0)
+    inbox, found = database.inbox("g"), list[object]()
+
+    def handle() -> None:
+        try:
+            with Session(kind.engine) as session, inbox.handle(message, session) as first:
+                found.append(first)
+        except OperationalError as error:
+            found.append(getattr(error.orig, "args", (None,))[0])
+
+    waits = "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+    threads = [threading.Thread(target=handle) for _ in range(4)]
+    with Session(kind.engine) as session, contextlib.suppress(KeyError), inbox.handle(message, session):
+        for thread in threads:
+            thread.start()
+        eventually(lambda: kind.rows(waits) == [(4,)])
+        raise KeyError
+    for thread in threads:
+        thread.join()
+    assert found.count(True) == 1
+    assert set(found) <= {True, False, 1213}
+    handle()
+    assert found[-1] is False
 
 
 @pytest.mark.parametrize("lossy", [0, 2])
