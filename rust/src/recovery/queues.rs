@@ -246,13 +246,17 @@ impl Run<'_> {
     }
 
     /// Adds queues that have no messages left, because the next message must not get a used queue offset.
+    ///
+    /// A log that begins at 0 has lost nothing to retention, so such a queue never had a message that is durable, and
+    /// begins at 0. Its files may not: a power loss can keep the second one and not the first.
     pub(super) fn add_silent_queues(&mut self) -> Result<()> {
+        let minimum = self.log.segments.first();
         for QueueExtent { topic, queue_id, first, end } in self.queue_files.list()? {
             if self.derived.dispatcher.queues.find(&topic, queue_id).is_some() {
                 continue;
             }
             let in_files = ConsumeQueue::new(Arc::clone(&topic), queue_id, first, end);
-            let next = self.last_below(&in_files, self.log.segments.first())?;
+            let next = if minimum == 0 { 0 } else { self.last_below(&in_files, minimum)? };
             self.derived.dispatcher.queues.insert(ConsumeQueue::new(topic, queue_id, next, next));
         }
         Ok(())
