@@ -145,9 +145,24 @@ impl IndexFiles {
         self.files.last().map(|file| IndexMark { file: file.name.clone(), count: file.header.count })
     }
 
-    /// Returns whether the file that a mark names exists; true without a mark.
-    pub fn has(&self, mark: Option<&IndexMark>) -> bool {
-        mark.is_none_or(|mark| self.files.iter().any(|file| file.name == mark.file && file.header.count >= mark.count))
+    /// Returns whether the files still end their entries of records before `position` at the mark; true without a mark.
+    ///
+    /// A file that was built again may have the name of an earlier one and begin with another entry.
+    pub fn ends_at(&self, mark: Option<&IndexMark>, position: PhysicalOffset) -> Result<bool> {
+        let Some(mark) = mark else { return Ok(true) };
+        let Some(at) = self.files.iter().position(|file| file.name == mark.file) else { return Ok(false) };
+        let mut later = self.files.iter().skip(at);
+        let counts = mark.count..=self.geometry.entries;
+        let Some(file) = later.next().filter(|file| counts.contains(&file.header.count)) else { return Ok(false) };
+        let handle = self.storage.open(&path_of(&file.name), OpenMode::Read)?;
+        let is_before = |number| Ok(read_entry(&*handle, self.geometry, number)?.physical_offset < position);
+        let ends_before = mark.count <= 1 || is_before(mark.count - 1)?;
+        let next_is_after = if file.header.count > mark.count {
+            !is_before(mark.count)?
+        } else {
+            later.next().is_none_or(|next| next.header.count <= 1 || next.header.begin_offset >= position)
+        };
+        Ok(ends_before && next_is_after)
     }
 
     /// Truncates the index to a mark, or to nothing. If an error names a damaged file, the caller may truncate to

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::base::error::{ErrorKind, Result};
-use crate::base::units::QueueId;
+use crate::base::units::{PhysicalOffset, QueueId};
 use crate::index::consume_queue::{ConsumeQueue, Entry, QueueFiles};
 use crate::index::key_index::IndexFiles;
 use crate::log::commit_log::CommitLog;
@@ -30,8 +30,8 @@ pub(super) fn usable(
         queue.first = settings.deleted_below(&queue.topic, queue.queue_id).min(queue.next).max(queue.first);
     }
     // If files of queues or index were removed, they are rebuilt from the whole log.
-    let is_whole =
-        queues_are_there(log, queue_files, &found)? && index.is_none_or(|index| index.has(found.index.as_ref()));
+    let is_whole = queues_are_there(log, queue_files, &found)?
+        && index.map_or(Ok(true), |index| index.ends_at(found.index.as_ref(), PhysicalOffset(found.position)))?;
     Ok(is_whole.then_some(found))
 }
 
