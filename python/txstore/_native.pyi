@@ -1003,6 +1003,24 @@ def log_range(path: str | PathLike[str], known: int | None = None) -> tuple[int,
     lock. Raises as `Scan.check` does.
     """
 
+def log_first(path: str | PathLike[str]) -> int:
+    """Returns the first physical offset that retention has left."""
+
+def log_time_range(
+    path: str | PathLike[str],
+    start: int,
+    end: int,
+    *,
+    start_store_ms: int | None = None,
+    end_store_ms: int | None = None,
+) -> tuple[int, int]:
+    """Returns the part of a range between two records that can hold records stored in a time range.
+
+    Times are in ms since the epoch; the end is excluded. The part begins and ends between two records. It is found by
+    samples, so a clock that stepped back for less than the time in which 1 MiB was written may hide records (see
+    docs/spark.md).
+    """
+
 def log_boundary(path: str | PathLike[str], at: int) -> int:
     """Returns the first physical offset at or after `at` where a record begins, otherwise the visible end."""
 

@@ -110,4 +110,7 @@ def _range(options: ReadOptions, first: int, visible: int) -> tuple[int, int]:
             option="startingPhysicalOffset",
         )
     begin = first if start is None else _native.log_boundary(options.path, max(start, first))
-    return begin, max(begin, visible if end is None else _native.log_boundary(options.path, end))
+    until = max(begin, visible if end is None else _native.log_boundary(options.path, end))
+    return _native.log_time_range(
+        options.path, begin, until, start_store_ms=options.start_store_ms, end_store_ms=options.end_store_ms
+    )

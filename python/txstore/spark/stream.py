@@ -82,7 +82,8 @@ class TxStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.starting == LATEST:
             return self._offset(visible)
         if start is None:
-            return self._offset(first)
+            begin, _ = _native.log_time_range(options.path, first, visible, start_store_ms=options.start_store_ms)
+            return self._offset(begin)
         if start > visible:
             raise InvalidOptionError(
                 f"option startingPhysicalOffset: {start} is after the end of the log\n"
@@ -132,7 +133,7 @@ class TxStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Returns even ranges between records."""
-        first, _ = _native.log_range(self._options.path, _physical(end))
+        first = _native.log_first(self._options.path)
         # A query that was killed continues here, with offsets from its checkpoint.
         self._check(start, first)
         self._check(end, first)

@@ -8,11 +8,7 @@ use super::Log;
 use crate::base::error::{Error, Result};
 use crate::base::units::PhysicalOffset;
 use crate::record::RecordView;
-use crate::recovery::log_view::Stop;
 use crate::storage::settings::StoreId;
-
-/// How far before an end the first search for its last record begins, in bytes.
-const REACH: u64 = 1 << 14;
 
 /// Tells a record from any other that could be at its offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,34 +47,7 @@ impl Log {
     }
 
     /// Returns the last record that begins before `end`; `None` if retention has left none.
-    pub fn last_before(&self, end: u64) -> Result<Option<RecordName>> {
-        let mut reach = REACH;
-        loop {
-            let start = end.saturating_sub(reach).max(self.first());
-            if let Some(last) = self.last_between(start, end)? {
-                return self.record_at(last);
-            }
-            if start <= self.first() {
-                return Ok(None);
-            }
-            reach = reach.saturating_mul(4);
-        }
-    }
-
-    /// Returns where the last record of a range begins. Skips what cannot be read; the scan reports it.
-    fn last_between(&self, start: u64, end: u64) -> Result<Option<u64>> {
-        let mut last = None;
-        let mut at = self.boundary(start, end)?;
-        while at < end {
-            let walk = self.walk(at, end, |view| {
-                last = Some(view.physical_offset.0);
-                true
-            })?;
-            at = match walk.stop {
-                Stop::NoRecord(_) => self.resume_before(walk.at, end)?,
-                Stop::Limit | Stop::Visitor => end,
-            };
-        }
-        Ok(last)
+    pub fn name_before(&self, end: u64) -> Result<Option<RecordName>> {
+        self.last_before(end)?.map_or(Ok(None), |last| self.record_at(last.physical_offset))
     }
 }

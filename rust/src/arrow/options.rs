@@ -145,7 +145,7 @@ impl ScanOptions {
         let left_out = [
             ("transaction_types", self.types.is_some()),
             ("queues", self.only_queues || !self.queues.is_empty()),
-            ("start_time or end_time", self.store_ms != (i64::MIN..i64::MAX)),
+            ("start_time or end_time", self.is_timed()),
             ("start_physical_offset or end_physical_offset", !self.is_cut && (self.start, self.end) != (None, None)),
             ("bad_records=\"skip\"", self.bad_records == BadRecords::Skip),
         ];
@@ -153,6 +153,11 @@ impl ScanOptions {
         let what = "the view transactions is computed from the whole log and cannot be restricted";
         let hint = "hint: filter its rows, or read the view traces, which accepts the option";
         Err(invalid(option, format!("{what}\n{hint}")))
+    }
+
+    /// Returns whether records are chosen by time.
+    pub(super) fn is_timed(&self) -> bool {
+        self.store_ms != (i64::MIN..i64::MAX)
     }
 
     /// Returns whether bodies are shown, so that their CRCs are checked.

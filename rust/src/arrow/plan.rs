@@ -16,10 +16,10 @@ use crate::storage::config_file;
 
 impl Log {
     /// Returns where a range ends that begins at the record boundary `start` and has so many wanted rows or so many
-    /// bytes. The result is a record boundary.
+    /// bytes. The result is a record boundary. The options' end must be one, too, not after the visible end; without it
+    /// the range reaches up to the visible end, which may need a search.
     pub fn advance(&self, options: &ScanOptions, start: u64, rows: Option<u64>, bytes: Option<u64>) -> Result<u64> {
-        let visible = self.visible_end(Some(start))?;
-        let end = options.end.map_or(visible, |end| end.min(visible)).max(start);
+        let end = options.end.map_or_else(|| self.visible_end(Some(start)), Ok)?.max(start);
         let start = start.max(self.first());
         let by_bytes = bytes.map_or(end, |bytes| start.saturating_add(bytes).min(end));
         let Some(rows) = rows else {

@@ -25,7 +25,7 @@ use crate::log::commit_log::{Step, UNWRITTEN, too_old};
 use crate::record::compression::{BODY_MAX, decompress};
 use crate::record::layout::{HEAD_MAX, SYS_COMPRESSED};
 use crate::record::{DecodeError, RecordView};
-use crate::recovery::log_view::{Tail, Window};
+use crate::recovery::log_view::{Pace, Tail, Window};
 use crate::storage::ahead::ask_for;
 use crate::transaction::op::parse_op_body;
 
@@ -75,6 +75,7 @@ pub struct Scan {
     topics: TopicMemory,
     takes_body: bool,
     window: Option<Window>,
+    pace: Pace,
     /// In the view of transactions: all of them, once they are folded.
     folded: Option<Folded>,
     is_done: bool,
@@ -117,6 +118,7 @@ impl Scan {
             topics,
             takes_body,
             window: None,
+            pace: Pace::default(),
             folded: None,
             is_done: false,
         })
@@ -136,7 +138,7 @@ impl Scan {
         }
         let start = asked.max(first);
         let end = options.end.unwrap_or_else(|| log.published_end().unwrap_or(u64::MAX));
-        if options.is_cut || (start == first && options.end.is_none()) {
+        if options.is_cut || (start == first && options.end.is_none() && !options.is_timed()) {
             return Ok((start, end.max(start)));
         }
         let visible = log.visible_end(None)?;
@@ -152,7 +154,10 @@ impl Scan {
         if let Some(end) = options.end.filter(|end| *end > visible) {
             return Err(outside("end_physical_offset", end));
         }
-        Ok((log.boundary(start, visible)?, end))
+        let start = log.boundary(start, visible)?;
+        let within = log.time_range(start..end.min(visible).max(start), &options.store_ms)?;
+        // An end that does not restrict the range stays as it is: the log may have grown since.
+        Ok((within.start, if within.end < end.min(visible) { within.end } else { end.max(within.start) }))
     }
 
     /// Returns the next batch; `None` at the end.
@@ -238,7 +243,8 @@ impl Scan {
     }
 
     fn map(&mut self, needed: u64) -> Result<Option<Window>> {
-        let found = self.log.window(self.at, self.reach(), needed)?;
+        let limit = self.pace.next(self.at, self.reach(), needed);
+        let found = self.log.window(self.at, limit, needed)?;
         if found.is_some() || self.end == u64::MAX {
             return Ok(found);
         }
@@ -247,7 +253,7 @@ impl Scan {
         if self.at < self.log.first() {
             return Err(too_old(self.at, self.log.first()));
         }
-        self.log.window(self.at, self.reach(), needed)
+        self.log.window(self.at, limit, needed)
     }
 
     /// Decodes the window's records into rows of the batch.

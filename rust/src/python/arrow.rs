@@ -179,6 +179,29 @@ pub(super) fn log_range(py: Python<'_>, path: PathBuf, known: Option<u64>) -> Py
     detached(py, find)
 }
 
+/// Returns the first physical offset that retention has left.
+#[pyfunction]
+pub(super) fn log_first(py: Python<'_>, path: PathBuf) -> PyResult<u64> {
+    detached(py, || Ok(Log::open(&path)?.first()))
+}
+
+/// Returns the part of a range between two records that can hold records stored in a time range, in ms since the epoch.
+/// The end time is excluded.
+#[pyfunction]
+#[pyo3(signature = (path, start, end, *, start_store_ms=None, end_store_ms=None))]
+pub(super) fn log_time_range(
+    py: Python<'_>,
+    path: PathBuf,
+    start: u64,
+    end: u64,
+    start_store_ms: Option<i64>,
+    end_store_ms: Option<i64>,
+) -> PyResult<(u64, u64)> {
+    let store_ms = start_store_ms.unwrap_or(i64::MIN)..end_store_ms.unwrap_or(i64::MAX);
+    let found = detached(py, || Log::open(&path)?.time_range(start..end, &store_ms))?;
+    Ok((found.start, found.end))
+}
+
 /// Splits a range of the log into about `parts` equal ranges that begin and end at record boundaries.
 #[pyfunction]
 pub(super) fn log_cut(py: Python<'_>, path: PathBuf, start: u64, end: u64, parts: u64) -> PyResult<Vec<(u64, u64)>> {
@@ -255,6 +278,6 @@ pub(super) fn log_record(py: Python<'_>, path: PathBuf, at: u64) -> PyResult<Opt
 /// Returns the name of the last record that begins before `end`, or `None` if retention has removed all.
 #[pyfunction]
 pub(super) fn log_last_record(py: Python<'_>, path: PathBuf, end: u64) -> PyResult<Option<RecordName>> {
-    let name = detached(py, || Log::open(&path)?.last_before(end))?;
+    let name = detached(py, || Log::open(&path)?.name_before(end))?;
     Ok(name.map(RecordName))
 }

@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use memmap2::{Mmap, MmapMut, MmapOptions};
+use memmap2::{Advice, Mmap, MmapMut, MmapOptions};
 use rustix::fs::{self, AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
@@ -44,6 +44,9 @@ const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
 const BLANK_BLOCK_BYTES: usize = 4096; // how many bytes `is_blank` reads in one step
 const BLANK_BLOCKS_MAX: usize = 16;
+/// A view of at most so many bytes is read at once, and nothing after it: reading ahead, which may be megabytes, would
+/// cost more than the view.
+const SMALL_VIEW: usize = 4 << 20;
 const ZERO_BLOCK_BYTES: usize = 1 << 20; // the size of one write if holes cannot be punched
 
 /// The files below one real directory.
@@ -457,7 +460,12 @@ impl File for DiskFile {
         let bytes = usize::try_from(range.end - range.start).map_err(|_| self.error("map", Errno::OVERFLOW))?;
         // SAFETY: as in `map_read`, of a part of the file.
         let map = unsafe { MmapOptions::new().offset(range.start).len(bytes).map(&self.handle) };
-        Ok(Box::new(DiskReadMap { map: Some(map.map_err(|e| self.error("map", e))?) }))
+        let map = map.map_err(|e| self.error("map", e))?;
+        if bytes <= SMALL_VIEW {
+            // Advice may be ignored.
+            let _ = map.advise(Advice::Random).and_then(|()| map.advise(Advice::WillNeed));
+        }
+        Ok(Box::new(DiskReadMap { map: Some(map) }))
     }
 
     fn map_shared(&self, values: usize) -> Result<Box<dyn SharedMap>> {

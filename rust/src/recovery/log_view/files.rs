@@ -21,6 +21,9 @@ use crate::storage::{OpenMode, ReadMap, Storage};
 
 /// Bytes that are mapped at once. This bounds a scan's memory for a log of any length.
 pub(super) const WINDOW: u64 = if cfg!(test) { 1 << 12 } else { 32 << 20 };
+/// The first view of a walk or scan is smaller, because it may need only a few records; each further one is larger.
+#[cfg(feature = "arrow")]
+const FIRST_WINDOW: u64 = WINDOW / 32;
 
 /// The files of a log.
 #[derive(Debug)]
@@ -38,6 +41,28 @@ pub(crate) struct After {
     pub(crate) bytes_end: u64,
     /// Where the first whole record of a later file begins.
     pub(crate) later_record: Option<u64>,
+}
+
+/// How many bytes the next view of a walk or scan has.
+#[cfg(feature = "arrow")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace(u64);
+
+#[cfg(feature = "arrow")]
+impl Default for Pace {
+    fn default() -> Self {
+        Self(FIRST_WINDOW)
+    }
+}
+
+#[cfg(feature = "arrow")]
+impl Pace {
+    /// Returns where the next view from `at` may end at most.
+    pub(crate) fn next(&mut self, at: u64, limit: u64, needed: u64) -> u64 {
+        let bytes = self.0.max(needed);
+        self.0 = self.0.saturating_mul(4).min(WINDOW);
+        at.saturating_add(bytes).min(limit)
+    }
 }
 
 /// A mapped part of one file.
@@ -119,6 +144,18 @@ impl LogFiles {
         let end = at.saturating_add(needed.max(WINDOW)).min(limit);
         let map = self.storage.open(&path, OpenMode::Read)?.map_range(at - file.start..end - file.start)?;
         Ok(Some(Window { map, range: at..end, file_end: file.end }))
+    }
+
+    /// Returns the bytes of a range of one file; fewer if the file is shorter.
+    #[cfg(feature = "arrow")]
+    pub(super) fn read(&self, range: Range<u64>) -> Result<Vec<u8>> {
+        let Some(file) = self.file_of(range.start) else { return Ok(Vec::new()) };
+        let path = Self::path(file.start);
+        let length = self.storage.len(&path)?.unwrap_or(0);
+        let end = range.end.min(file.start.saturating_add(length)).max(range.start);
+        let mut bytes = vec![0; to_usize(end - range.start)];
+        self.storage.open(&path, OpenMode::Read)?.read_at(&mut bytes, range.start - file.start)?;
+        Ok(bytes)
     }
 
     /// Calls `visit` for each whole record in a range of one file that states its own offset correctly, until `visit`

@@ -13,6 +13,7 @@
 //! A CRC that is not needed is still checked where a body is read.
 
 mod boundary;
+mod time;
 mod walk;
 
 use std::path::Path;
@@ -233,35 +234,10 @@ impl Log {
     /// Returns whether the log ends at `at`, where no record begins. `last_ms` is the store time of the record before.
     pub(crate) fn verdict(&self, at: u64, last_ms: Option<i64>) -> Result<Verdict> {
         let last_ms = match last_ms {
-            None => self.stored_before(at)?,
+            None => self.last_before(at)?.map(|last| last.store_ms),
             known => known,
         };
         self.known.verdict(&self.files, at, last_ms)
-    }
-
-    /// Returns the store time of the last record before an offset at which none begins.
-    fn stored_before(&self, at: u64) -> Result<Option<i64>> {
-        let mut before = at;
-        while let Some(file) = before.checked_sub(1).and_then(|byte| self.files.file_of(byte)) {
-            let (mut from, mut last_ms) = (file.start, None);
-            loop {
-                let walk = self.walk_from(from, last_ms, before, |_| true)?;
-                last_ms = walk.last_ms;
-                if !matches!(walk.stop, Stop::NoRecord(_)) {
-                    break;
-                }
-                let next = walk.at.saturating_add(1)..before.min(file.end);
-                match self.files.record_in(next, |at| self.whole(at))? {
-                    Some(next) => from = next,
-                    None => break,
-                }
-            }
-            if last_ms.is_some() {
-                return Ok(last_ms);
-            }
-            before = file.start;
-        }
-        Ok(None)
     }
 
     /// Returns which CRCs of a record are checked: those of records whose body is read, and those where the log may

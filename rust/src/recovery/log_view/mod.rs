@@ -29,7 +29,7 @@ mod writer;
 pub(crate) use directory::{consume_queue_file_size, foreign, log_file_size, look, no_store};
 pub(crate) use files::LogFiles;
 #[cfg(feature = "arrow")]
-pub(crate) use files::Window;
+pub(crate) use files::{Pace, Window};
 pub(crate) use find::next_record;
 pub(crate) use known::KnownEnd;
 pub use known::known_durable;

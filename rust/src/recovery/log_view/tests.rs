@@ -4,6 +4,8 @@
 mod agreement;
 mod files;
 mod known;
+#[cfg(feature = "arrow")]
+mod time;
 
 use super::tail::{Cause, Facts, Follows, LastWriter, Reached, Tail};
 

@@ -11,30 +11,56 @@ use super::Log;
 use super::walk::Stop;
 use crate::base::error::Result;
 use crate::base::names;
+use crate::base::units::{to_u64, to_usize};
 use crate::index::consume_queue::{ENTRY_SIZE, Entry, QUEUE_OFFSET_MAX, QueueFiles};
-use crate::log::commit_log::Step;
+use crate::log::commit_log::{Step, step};
 use crate::record::RecordView;
 use crate::recovery::log_view::directory::consume_queue_file_size;
 use crate::recovery::log_view::files::WINDOW;
+use crate::recovery::log_view::find::find_magic;
 use crate::recovery::log_view::known::Verdict;
 
+/// How far before an end the first search for its last record begins, in bytes.
+const REACH: u64 = 1 << 14;
+/// A search for the log's end walks at most about this many bytes.
+const NEAR_END: u64 = if cfg!(test) { WINDOW } else { 1 << 20 };
 /// How many records are compared with their queues before the file is walked from its beginning.
 const CANDIDATES_MAX: usize = 64;
+
+/// Bytes that are read first where a record is searched. A record that does not end there is not found there.
+pub(super) const SAMPLE: u64 = if cfg!(test) { 1 << 9 } else { 1 << 14 };
+
+/// A record that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sample {
+    /// Where it begins.
+    pub(crate) physical_offset: u64,
+    /// When it was stored, in milliseconds since the epoch.
+    pub(crate) store_ms: i64,
+}
 
 impl Log {
     /// Returns an offset near the end at which a record begins, found by binary search. Whole records that a broker has
     /// cut may still be there, so only a record that is known to be before the end counts.
     pub(super) fn late_record(&self) -> Result<u64> {
         let (range, file_size) = (self.files.range(), self.files.file_size());
+        // What is known to be durable ends where a record ends.
+        let durable = self.known.durable;
+        if self.known.is_clean && durable > range.start && range.contains(&durable) {
+            return Ok(durable);
+        }
         let mut file = range.end.saturating_sub(file_size).max(range.start);
         while file > range.start && !self.begins_before_the_end(file)? {
             file -= file_size;
         }
         // Binary search finds some record long before the end; walking on from it reliably finds the end.
         let (mut low, mut high) = (file, (file + file_size).min(range.end));
-        while high - low > WINDOW {
+        if (low..high).contains(&durable) {
+            low = durable;
+        }
+        while high - low > NEAR_END {
             let middle = low + (high - low) / 2;
-            let near = middle..(middle + WINDOW / 4).min(high);
+            let near = middle..(middle + NEAR_END).min(high);
             match self.confirmed(near, |view| self.is_before_the_end(view))? {
                 Some(found) => low = found,
                 None => high = middle,
@@ -92,9 +118,17 @@ impl Log {
 
     /// Returns the first offset of a range where a wanted record begins that its queue confirms.
     fn confirmed(&self, range: Range<u64>, wants: impl Fn(&RecordView<'_>) -> bool) -> Result<Option<u64>> {
-        let size = consume_queue_file_size(self.storage(), self.settings.as_ref())?;
-        let Some(size) = size.filter(|size| *size > 0) else { return Ok(None) };
-        let queues = QueueFiles::new(Arc::clone(self.files.storage()), size, true);
+        let Some(queues) = self.queue_files()? else { return Ok(None) };
+        let mut looked = 0;
+        let mut wants = |view: &RecordView<'_>| {
+            looked += 1;
+            looked <= CANDIDATES_MAX && wants(view)
+        };
+        for bytes in [SAMPLE, 16 * SAMPLE] {
+            if let Some(sample) = self.sample(range.clone(), &queues, bytes, &mut wants)? {
+                return Ok(Some(sample.physical_offset));
+            }
+        }
         let (mut found, mut looked) = (None, 0);
         let show = |view: &RecordView<'_>| {
             looked += 1;
@@ -105,6 +139,43 @@ impl Log {
         };
         self.files.records_in(range, |at| self.whole(at), show)?;
         Ok(found)
+    }
+
+    /// Returns the files of the queues; `None` if there are none.
+    pub(super) fn queue_files(&self) -> Result<Option<QueueFiles>> {
+        let size = consume_queue_file_size(self.storage(), self.settings.as_ref())?.filter(|size| *size > 0);
+        Ok(size.map(|size| QueueFiles::new(Arc::clone(self.files.storage()), size, true)))
+    }
+
+    /// Returns the first wanted record that begins in a range and that its queue confirms, if it ends in the first
+    /// bytes of the range. Reads only these: a view would read ahead, often many times as much.
+    pub(super) fn sample(
+        &self,
+        range: Range<u64>,
+        queues: &QueueFiles,
+        bytes: u64,
+        wants: &mut impl FnMut(&RecordView<'_>) -> bool,
+    ) -> Result<Option<Sample>> {
+        let Some(file) = self.files.file_of(range.start) else { return Ok(None) };
+        let read = self.files.read(range.start..file.end.min(range.start.saturating_add(bytes)))?;
+        let (mut at, mut rest) = (range.start, read.as_slice());
+        while let Some(distance) = find_magic(rest) {
+            at += to_u64(distance);
+            rest = rest.get(distance..).unwrap_or_default();
+            if at >= range.end {
+                break;
+            }
+            let skipped = match step(rest, at, file.end, self.whole(at)) {
+                Step::Record(view) if wants(&view) && is_in_queue(queues, &view) => {
+                    return Ok(Some(Sample { physical_offset: at, store_ms: view.store_timestamp.0 }));
+                }
+                Step::Record(view) => view.size.into(),
+                _ => 1,
+            };
+            at += skipped;
+            rest = rest.get(to_usize(skipped)..).unwrap_or_default();
+        }
+        Ok(None)
     }
 
     /// Returns where the log continues after damage at an offset: at the next whole record, else at its known end.
@@ -121,6 +192,36 @@ impl Log {
         let Some(file) = self.files.file_of(damaged) else { return Ok(end) };
         let until = file.end.min(end);
         Ok(self.files.record_in(damaged + 1..until, |at| self.whole(at))?.unwrap_or(until))
+    }
+
+    /// Returns the last record that begins before `end`; `None` if there is none.
+    pub(crate) fn last_before(&self, end: u64) -> Result<Option<Sample>> {
+        let mut reach = REACH;
+        loop {
+            let start = end.saturating_sub(reach).max(self.first());
+            let last = self.last_between(start, end)?;
+            if last.is_some() || start <= self.first() {
+                return Ok(last);
+            }
+            reach = reach.saturating_mul(4);
+        }
+    }
+
+    /// Returns the last record that begins in a range. Skips what cannot be read; a scan reports it.
+    fn last_between(&self, start: u64, end: u64) -> Result<Option<Sample>> {
+        let mut last = None;
+        let mut at = self.boundary(start, end)?;
+        while at < end {
+            let walk = self.walk(at, end, |view| {
+                last = Some(Sample { physical_offset: view.physical_offset.0, store_ms: view.store_timestamp.0 });
+                true
+            })?;
+            at = match walk.stop {
+                Stop::NoRecord(_) => self.resume_before(walk.at, end)?,
+                Stop::Limit | Stop::Visitor => end,
+            };
+        }
+        Ok(last)
     }
 
     /// Cuts a range into about `parts` equal parts. Each begins and ends at a record boundary.

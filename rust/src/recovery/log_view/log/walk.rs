@@ -10,6 +10,7 @@ use crate::base::units::to_usize;
 use crate::log::commit_log::{Step, UNWRITTEN};
 use crate::record::RecordView;
 use crate::record::decode::DecodeError;
+use crate::recovery::log_view::files::Pace;
 
 /// A part of the log, read in order.
 #[derive(Debug)]
@@ -46,9 +47,9 @@ impl Log {
         limit: u64,
         mut visit: impl FnMut(&RecordView<'_>) -> bool,
     ) -> Result<Walk> {
-        let (mut at, mut needed) = (from, 0);
+        let (mut at, mut needed, mut pace) = (from, 0, Pace::default());
         while at < limit {
-            let Some(window) = self.window(at, limit, needed)? else { break };
+            let Some(window) = self.window(at, pace.next(at, limit, needed), needed)? else { break };
             let bytes = window.from(at);
             let mut rest: &[u8] = &bytes;
             needed = 0;
