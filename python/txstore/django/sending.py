@@ -33,17 +33,18 @@ class _Process:
     """The broker of this process, and its producers by alias."""
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Begins without a broker, also in a forked child: the parent keeps its own, and another thread of the parent
+        may have held the lock."""
         self._lock = threading.RLock()
-        self._pid = os.getpid()
         self._broker: Any = None
         self._is_given = False
         self._producers: dict[str, OutboxProducer] = {}
 
     def broker(self) -> Any:
         with self._lock:
-            if self._pid != os.getpid():  # The parent keeps its own.
-                self._pid, self._broker, self._is_given = os.getpid(), None, False
-                self._producers = {}
             if self._broker is None:
                 settings = read_settings()
                 if settings.store is not None:
@@ -64,7 +65,7 @@ class _Process:
     def close(self) -> None:
         """Closes the broker. The next message opens it again."""
         with self._lock:
-            opened, is_ours = self._broker, not self._is_given and self._pid == os.getpid()
+            opened, is_ours = self._broker, not self._is_given
             self._broker, self._is_given, self._producers = None, False, {}
         if opened is not None and is_ours:
             opened.close()
@@ -72,11 +73,12 @@ class _Process:
     def give(self, given: Any) -> None:
         self.close()
         with self._lock:
-            self._pid, self._broker, self._is_given = os.getpid(), given, given is not None
+            self._broker, self._is_given = given, given is not None
 
 
 _process = _Process()
 atexit.register(_process.close)
+os.register_at_fork(after_in_child=_process.begin)
 
 
 @cache

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import signal
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -23,6 +26,7 @@ from django.test import TestCase, TransactionTestCase
 from tests.database.django_shop.models import Order
 from txstore import AlreadyEndedError, Message, errors
 from txstore.django import broker, close, database, producer, send, send_batch
+from txstore.django.sending import _process
 
 
 def eventually(happened: Callable[[], bool]) -> None:
@@ -126,6 +130,39 @@ class Published(TransactionTestCase):  # type: ignore[misc]
                     Order.objects.create(number=10)
         assert firsts == [True, False]
         assert sorted(Order.objects.values_list("number", flat=True)) == [1, 10]
+
+    def test_forked_child_opens_the_store_itself(self) -> None:
+        with transaction.atomic():
+            send(Message(self.topic(), b"1"))
+        eventually(lambda: bodies(self.topic()) == [b"1"])
+        connections.close_all()  # As a server does before it forks: Django's connections are the parent's.
+        held, released = threading.Event(), threading.Event()
+
+        def another_thread() -> None:
+            with _process._lock:  # In the middle of a call, when the process forks.
+                held.set()
+                released.wait()
+
+        thread = threading.Thread(target=another_thread)
+        thread.start()
+        held.wait()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Newer versions warn of threads.
+            child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            status = 1
+            try:
+                with transaction.atomic():
+                    send(Message(self.topic(), b"2"))
+                close()
+                status = 0
+            finally:
+                os._exit(status)
+        released.set()
+        thread.join()
+        assert os.waitpid(child, 0)[1] == 0
+        eventually(lambda: bodies(self.topic()) == [b"1", b"2"])
 
     def test_threads_of_a_server_each_have_a_connection(self) -> None:
         failed: list[BaseException] = []
