@@ -21,9 +21,9 @@ from sqlalchemy.orm import Session
 import txstore
 from tests.database.mariadb_server import MariaDB, running_mariadb
 from tests.database.mariadb_server import connected as to_mariadb
-from tests.database.server import ORDERS, Postgres, running_postgres
+from tests.database.server import ORDERS, Postgres, postgres_or_skip
 from txstore import EmbeddedBroker
-from txstore.database import Database
+from txstore.database import Database, OutboxProducer
 
 SMALL: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 20,
@@ -35,9 +35,7 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    with running_postgres() as server:
-        if server is None:
-            pytest.skip("PostgreSQL is not installed here: apt-get install postgresql")
+    with postgres_or_skip() as server:
         yield server
 
 
@@ -229,6 +227,18 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """A store whose checks run only when a test triggers them."""
     with txstore.open(tmp_path / "store", transaction_check_interval=3600, **SMALL) as opened:
         yield opened
+
+
+@pytest.fixture
+def producer(broker: EmbeddedBroker, database: Database) -> OutboxProducer:
+    """A producer of messages within transactions; their topic has one queue."""
+    broker.create_topic("orders", 1)
+    return broker.producer("order-service", database=database)
+
+
+def bodies(broker: EmbeddedBroker, topic: str = "orders") -> list[bytes]:
+    """What the topic's first queue has."""
+    return [message.body for message in broker.read(topic, 0, 0, 5000)[0]]
 
 
 @asynccontextmanager

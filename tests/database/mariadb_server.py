@@ -5,23 +5,18 @@ Always: no port is opened; the server is stopped, and its folder removed, at the
 """
 
 import os
-import pwd
 import shutil
 import signal
 import socket
 import subprocess
-import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy.engine import make_url
 
-from tests.database.server import ORDERS
+from tests.database.server import ORDERS, Server, folder_of_server, running, wait_for
 
 __all__ = ["MariaDB", "connected", "running_mariadb"]
 
@@ -49,28 +44,17 @@ def _connection_class() -> Any:
     return Executing
 
 
-@dataclass
-class MariaDB:
-    """A running server; each test gets a database of its own, new or cleaned after another test."""
-
-    folder: Path
-    made: int = 0
-    free: list[str] = field(default_factory=list)
+class MariaDB(Server):
+    """A running MariaDB."""
 
     def url(self, database: str) -> str:
         return f"mysql+pymysql://txstore@localhost/{database}?unix_socket={self.folder}/socket"
 
-    def new(self) -> str:
-        """The name of a database with the user's table alone."""
-        if self.free:
-            return self.free.pop()
-        self.made += 1
-        name = f"test_{os.getpid()}_{self.made}"
+    def create(self, name: str) -> None:
         with closing(connected(self.url("mysql"))) as connection:
             connection.execute(f"CREATE DATABASE {name}")
             connection.execute(f"USE {name}")
             connection.execute(ORDERS)
-        return name
 
     def give_back(self, url: str) -> None:
         with closing(connected(url)) as connection:
@@ -88,14 +72,8 @@ def running_mariadb(*, durable: bool = False) -> Iterator[MariaDB | None]:
     if server is None or install is None:
         yield None
         return
-    folder = Path(tempfile.mkdtemp(prefix="txstore-mariadb-"))
-    user: dict[str, Any] = {}
-    if os.geteuid() == 0:  # The server refuses to run with root's rights.
-        nobody = pwd.getpwnam("nobody")
-        os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-        user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-    data = folder / "data"
-    try:
+    with folder_of_server("txstore-mariadb-") as (folder, user):
+        data = folder / "data"
         init = [
             install,
             "--no-defaults",
@@ -115,37 +93,18 @@ def running_mariadb(*, durable: bool = False) -> Iterator[MariaDB | None]:
             "--character-set-server=utf8mb4",
             "--collation-server=utf8mb4_general_ci",  # The usual one: it does not tell A from a.
         ]
-        with (folder / "log").open("wb") as log:
-            running: subprocess.Popen[bytes] = subprocess.Popen(
-                [server, "--no-defaults", *settings], stdout=log, stderr=log, cwd=folder, **user
-            )
-        try:
+        with running([server, "--no-defaults", *settings], folder, user, signal.SIGTERM) as process:
             found = MariaDB(folder)
-            _wait_for(found, running)
+            with closing(wait_for(lambda: _as_root(found), OSError, process, folder, 60)) as root:
+                root.execute("CREATE USER txstore@localhost")
+                root.execute("GRANT ALL ON *.* TO txstore@localhost WITH GRANT OPTION")
             yield found
-        finally:
-            running.send_signal(signal.SIGTERM)
-            running.wait(30)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin"
 
 
-def _wait_for(server: MariaDB, running: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 60
-    while True:
-        try:
-            with socket.socket(socket.AF_UNIX) as probe:  # PyMySQL leaves its socket open if it cannot connect.
-                probe.connect(f"{server.folder}/socket")
-            root = connected(server.url("mysql").replace("txstore@", "root@", 1))
-        except OSError:
-            assert running.poll() is None, (server.folder / "log").read_text()
-            assert time.monotonic() < until, "the server does not start"
-            time.sleep(0.02)
-        else:
-            with closing(root):
-                root.execute("CREATE USER txstore@localhost")
-                root.execute("GRANT ALL ON *.* TO txstore@localhost WITH GRANT OPTION")
-            return
+def _as_root(server: MariaDB) -> Any:
+    with socket.socket(socket.AF_UNIX) as probe:  # PyMySQL leaves its socket open if it cannot connect.
+        probe.connect(f"{server.folder}/socket")
+    return connected(server.url("mysql").replace("txstore@", "root@", 1))

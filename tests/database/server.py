@@ -1,9 +1,12 @@
-"""A real PostgreSQL: Debian's package, started on a socket in a temporary folder, by a user without rights.
+"""Real database servers: started on a socket in a temporary folder, by a user without rights. Here PostgreSQL, of
+Debian's package.
 
-Out:    a running server and databases on it.
+Out:    a running server and databases on it; what another kind of server has in common with it.
 Always: no port is opened; the server is stopped, and its folder removed, at the end of the block.
+Not here: MariaDB (`mariadb_server`).
 """
 
+import abc
 import os
 import pwd
 import shutil
@@ -11,30 +14,51 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
+import pytest
 
-__all__ = ["ORDERS", "Postgres", "running_postgres"]
+__all__ = [
+    "ORDERS",
+    "Postgres",
+    "Server",
+    "folder_of_server",
+    "postgres_or_skip",
+    "running",
+    "running_postgres",
+    "wait_for",
+]
+
+T = TypeVar("T")
 
 ORDERS = "CREATE TABLE orders (number BIGINT PRIMARY KEY, transaction_id VARCHAR(255))"
 """The user's own table, in every database of the tests."""
 
 
 @dataclass
-class Postgres:
+class Server(abc.ABC):
     """A running server; each test gets a database of its own, new or cleaned after another test."""
 
     folder: Path
     made: int = 0
     free: list[str] = field(default_factory=list)
 
+    @abc.abstractmethod
     def url(self, database: str) -> str:
-        return f"postgresql://txstore@/{database}?host={self.folder}"
+        """The URL of a database."""
+
+    @abc.abstractmethod
+    def create(self, name: str) -> None:
+        """Creates a database with the user's table alone."""
+
+    @abc.abstractmethod
+    def give_back(self, url: str) -> None:
+        """Cleans a database, for another test."""
 
     def new(self) -> str:
         """The name of a database with the user's table alone."""
@@ -42,11 +66,64 @@ class Postgres:
             return self.free.pop()
         self.made += 1
         name = f"test_{os.getpid()}_{self.made}"
+        self.create(name)
+        return name
+
+
+@contextmanager
+def folder_of_server(prefix: str) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """A temporary folder, and the arguments of `subprocess` for the user who owns it."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    user: dict[str, Any] = {}
+    if os.geteuid() == 0:  # The servers refuse to run with root's rights.
+        nobody = pwd.getpwnam("nobody")
+        os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+        user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+    try:
+        yield folder, user
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def running(
+    command: Sequence[Any], folder: Path, user: dict[str, Any], stop: signal.Signals
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs a server, whose output is in the file `log`, until the end of the block."""
+    with (folder / "log").open("wb") as log:
+        process: subprocess.Popen[bytes] = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, **user)
+    try:
+        yield process
+    finally:
+        process.send_signal(stop)
+        process.wait(30)
+
+
+def wait_for(
+    connect: Callable[[], T], refused: type[Exception], process: subprocess.Popen[bytes], folder: Path, seconds: float
+) -> T:
+    """Connects to a server as soon as it does not refuse that."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return connect()
+        except refused:
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < until, "the server does not start"
+            time.sleep(0.02)
+
+
+class Postgres(Server):
+    """A running PostgreSQL."""
+
+    def url(self, database: str) -> str:
+        return f"postgresql://txstore@/{database}?host={self.folder}"
+
+    def create(self, name: str) -> None:
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}")
         with psycopg.connect(self.url(name)) as connection:
             connection.execute(ORDERS)
-        return name
 
     def give_back(self, url: str) -> None:
         with psycopg.connect(url) as connection:
@@ -62,43 +139,29 @@ def running_postgres(*, durable: bool = False) -> Iterator[Postgres | None]:
     if server is None or initdb is None:
         yield None
         return
-    folder = Path(tempfile.mkdtemp(prefix="txstore-postgres-"))
-    user: dict[str, Any] = {}
-    if os.geteuid() == 0:  # The server refuses to run with root's rights.
-        nobody = pwd.getpwnam("nobody")
-        os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-        user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-    data = folder / "data"
-    try:
+    with folder_of_server("txstore-postgres-") as (folder, user):
+        data = folder / "data"
         init: list[Any] = [initdb, "-D", data, "-U", "txstore", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
         subprocess.run(init, check=True, capture_output=True, cwd=folder, timeout=120, **user)
         settings = ["listen_addresses=", f"fsync={'on' if durable else 'off'}", "max_connections=100"]
         command: list[Any] = [server, "-D", data, "-k", folder, *(part for one in settings for part in ("-c", one))]
-        with (folder / "log").open("wb") as log:
-            running: subprocess.Popen[bytes] = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, **user)
-        try:
+        with running(command, folder, user, signal.SIGINT) as process:
             found = Postgres(folder)
-            _wait_for(found, running)
+            wait_for(
+                lambda: psycopg.connect(found.url("postgres")), psycopg.OperationalError, process, folder, 30
+            ).close()
             yield found
-        finally:
-            running.send_signal(signal.SIGINT)
-            running.wait(30)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def postgres_or_skip() -> Iterator[Postgres]:
+    """The same for a fixture: skips its tests if the server is not installed."""
+    with running_postgres() as server:
+        if server is None:
+            pytest.skip("PostgreSQL is not installed here: apt-get install postgresql")
+        yield server
 
 
 def _program(name: str) -> str | None:
     found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
     return str(found[-1]) if found else shutil.which(name)
-
-
-def _wait_for(server: Postgres, running: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 30
-    while True:
-        try:
-            psycopg.connect(server.url("postgres")).close()
-            return
-        except psycopg.OperationalError:
-            assert running.poll() is None, (server.folder / "log").read_text()
-            assert time.monotonic() < until, "the server does not start"
-            time.sleep(0.02)

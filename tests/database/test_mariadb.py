@@ -21,7 +21,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 import txstore
-from tests.database.conftest import Kind, messages, new_kind
+from tests.database.conftest import Kind, bodies, messages, new_kind
 from tests.waiting import eventually
 from txstore import AlreadyEndedError, EmbeddedBroker, InvalidOptionError, Message, errors
 from txstore.database import Database, TableError
@@ -34,16 +34,6 @@ pytestmark = pytest.mark.matrix
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
     with new_kind("sqlalchemy mariadb", tmp_path, request) as found:
         yield found
-
-
-@pytest.fixture
-def producer(broker: EmbeddedBroker, database: Database) -> OutboxProducer:
-    broker.create_topic("orders", 1)
-    return broker.producer("order-service", database=database)
-
-
-def bodies(broker: EmbeddedBroker) -> list[bytes]:
-    return [message.body for message in broker.read("orders", 0, 0, 5000)[0]]
 
 
 def test_check_that_came_first_is_found_by_a_session_with_an_older_snapshot(

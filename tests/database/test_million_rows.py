@@ -20,7 +20,6 @@ import pytest
 
 import txstore
 from tests.database.conftest import new_kind
-from tests.database.server import Postgres, running_postgres
 from tests.ports import free_port
 from txstore import RemoteBroker
 from txstore.database import Database
@@ -85,14 +84,6 @@ def private_bytes(pid: int) -> int:
 
 def count(broker: RemoteBroker) -> int:
     return sum(end for _, _, _, end in broker.queues("orders"))
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    with running_postgres() as server:
-        if server is None:
-            pytest.skip("PostgreSQL is not installed here: apt-get install postgresql")
-        yield server
 
 
 @pytest.mark.kill

@@ -21,7 +21,7 @@ from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.orm import Session
 
 import txstore
-from tests.database.conftest import SMALL, Kind
+from tests.database.conftest import SMALL, Kind, bodies
 from tests.database.outbox_worker import connected
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, Message, errors
@@ -40,12 +40,6 @@ BLOCKING = [
 
 
 pytestmark = pytest.mark.parametrize("kind", BLOCKING, indirect=True)
-
-
-@pytest.fixture
-def producer(broker: EmbeddedBroker, database: Database) -> OutboxProducer:
-    broker.create_topic("orders", 1)
-    return broker.producer("order-service", database=database)
 
 
 @contextmanager
@@ -67,10 +61,6 @@ def session_of(kind: Kind) -> Iterator[Any]:
 
 def execute(session: Any, sql: str) -> None:
     session.execute(sql if isinstance(session, (sqlite3.Connection, psycopg.Connection)) else text(sql))
-
-
-def bodies(broker: EmbeddedBroker, topic: str = "orders") -> list[bytes]:
-    return [message.body for message in broker.read(topic, 0, 0, 1000)[0]]
 
 
 def rows(kind: Kind) -> int:

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.orm import Session
 
 import txstore
-from tests.database.conftest import SMALL, Kind, new_kind
+from tests.database.conftest import SMALL, Kind, bodies, new_kind
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, Message, errors
 from txstore._native import OutboxRow
@@ -32,16 +32,6 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
             event.listen(found.engine, "connect", lambda driver, _: setattr(driver, "isolation_level", None))
             event.listen(found.engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
         yield found
-
-
-@pytest.fixture
-def producer(broker: EmbeddedBroker, database: Database) -> OutboxProducer:
-    broker.create_topic("orders", 1)
-    return broker.producer("order-service", database=database)
-
-
-def bodies(broker: EmbeddedBroker) -> list[bytes]:
-    return [message.body for message in broker.read("orders", 0, 0, 1000)[0]]
 
 
 def settled(broker: EmbeddedBroker, producer: OutboxProducer, engine: Engine) -> list[bytes]:

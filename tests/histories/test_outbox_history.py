@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.database.conftest import new_kind
-from tests.database.server import Postgres, running_postgres
+from tests.database.server import Postgres, postgres_or_skip
 from tests.histories.outbox import Log, run_outbox_history, wrong
 
 SECONDS = float(os.environ.get("TXSTORE_OUTBOX_SECONDS", "5"))
@@ -28,9 +28,7 @@ SEED = int(os.environ.get("TXSTORE_OUTBOX_SEED", random.randrange(1 << 30)))
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
-    with running_postgres() as server:
-        if server is None:
-            pytest.skip("PostgreSQL is not installed here: apt-get install postgresql")
+    with postgres_or_skip() as server:
         yield server
 
 

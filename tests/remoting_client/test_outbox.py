@@ -15,7 +15,7 @@ import pytest
 import txstore
 from tests.database.conftest import new_kind
 from tests.database.outbox_worker import connected, work
-from tests.database.server import Postgres, running_postgres
+from tests.database.server import Postgres, postgres_or_skip
 from tests.remoting_client.brokers import RocketMQ
 from tests.remoting_client.conftest import SOON
 from tests.waiting import eventually
@@ -28,9 +28,7 @@ _TRANSACTIONS = 300
 
 @pytest.fixture
 def postgres() -> Iterator[Postgres]:
-    with running_postgres() as server:
-        if server is None:
-            pytest.skip("PostgreSQL is not installed here: apt-get install postgresql")
+    with postgres_or_skip() as server:
         yield server
 
 

@@ -8,8 +8,6 @@ Not here: rows.
 
 from __future__ import annotations
 
-import itertools
-
 import pyarrow as pa
 
 from txstore import _native
@@ -37,30 +35,16 @@ def offset_at(path: str, store_ms: int) -> int:
 
 def last_store_ms(path: str, end: int) -> int | None:
     """Returns when the last record before `end` was stored, in ms; None in an empty log."""
-    first, _ = _native.log_range(path)
-    for reach in itertools.count(16):
-        start = max(first, end - (1 << reach))
-        at = _native.log_boundary(path, start)
-        if at < end:
-            times = pa.table(_scan(path, at, end))["store_timestamp"]
-            if len(times):
-                return int(times[-1].value) // 1_000
-        if start == first:
-            return None
-    raise AssertionError("the log has a beginning")
+    last = _native.log_last_record(path, end)
+    return None if last is None else last.store_timestamp_ms
 
 
 def _first(path: str, at: int, end: int) -> int | None:
     if at >= end:
         return None
-    with pa.RecordBatchReader.from_stream(_scan(path, at, end, batch_rows=1)) as batches:
+    scan = _native.Scan(path, view="commitlog", columns=["store_timestamp"], start=at, end=end, batch_rows=1)
+    with pa.RecordBatchReader.from_stream(scan) as batches:
         for batch in batches:
             if batch.num_rows:
                 return int(batch["store_timestamp"][0].value) // 1_000
     return None
-
-
-def _scan(path: str, start: int, end: int, batch_rows: int | None = None) -> _native.Scan:
-    return _native.Scan(
-        path, view="commitlog", columns=["store_timestamp"], start=start, end=end, batch_rows=batch_rows
-    )

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::base::clock::ManualClock;
 use crate::base::options::StoreOptions;
 use crate::base::units::{QueueId, TimestampMs, to_u64, to_usize};
+use crate::record::RecordView;
 use crate::record::decode::Verify;
 use crate::record::message::{Envelope, Parts};
 use crate::recovery::log_view::LogFiles;
@@ -77,6 +78,17 @@ fn a_record_is_found_at_every_offset_around_a_windows_end() {
     }
 }
 
+/// Returns where the second file's records begin, until the visitor has enough.
+fn visited(files: &LogFiles, enough: usize) -> Vec<u64> {
+    let mut visited = Vec::new();
+    let visit = |view: &RecordView<'_>| {
+        visited.push(view.physical_offset.0);
+        visited.len() < enough
+    };
+    files.records_in(SECOND, |_| Verify::BODY, visit).unwrap();
+    visited
+}
+
 #[test]
 fn records_are_visited_once_each_in_order_until_the_visitor_has_enough() {
     let (short, long) = (record(20), record(to_usize(WINDOW) - 700));
@@ -87,18 +99,7 @@ fn records_are_visited_once_each_in_order_until_the_visitor_has_enough() {
     for between in [0, b'x'] {
         let files = log(between, &offsets.into_iter().zip(records).collect::<Vec<_>>());
         for enough in 1..=offsets.len() {
-            let mut visited = Vec::new();
-            files
-                .records_in(
-                    SECOND,
-                    |_| Verify::BODY,
-                    |view| {
-                        visited.push(view.physical_offset.0);
-                        visited.len() < enough
-                    },
-                )
-                .unwrap();
-            assert_eq!(visited, offsets[..enough]);
+            assert_eq!(visited(&files, enough), offsets[..enough]);
         }
     }
 }
@@ -116,18 +117,7 @@ fn what_cannot_be_a_whole_record_is_passed_over() {
     let mut copy = short.clone();
     copy.extend(&short);
     let files = log(0, &[(FILE + 100, &copy)]);
-    let mut visited = Vec::new();
-    files
-        .records_in(
-            SECOND,
-            |_| Verify::BODY,
-            |view| {
-                visited.push(view.physical_offset.0);
-                true
-            },
-        )
-        .unwrap();
-    assert_eq!(visited, [FILE + 100]);
+    assert_eq!(visited(&files, usize::MAX), [FILE + 100]);
 }
 
 /// The last byte that is not zero says how much a crash left after an offset, in windows from the file's end on.
