@@ -86,7 +86,7 @@ def on_postgres(server: Postgres, sqlalchemy: bool) -> Iterator[Target]:
         url = server.url(server.new())
         with psycopg.connect(url) as connection:
             connection.execute(
-                "DROP TABLE IF EXISTS orders, outbox, txstore_transactions, txstore_inbox, txstore_outbox"
+                "DROP TABLE IF EXISTS orders, outbox, txstore_transactions, txstore_inbox, txstore_outbox, txstore_sent"
             )
             for table, more in (("orders", ""), ("outbox", "topic TEXT, ")):
                 connection.execute(f"CREATE TABLE {table} (id BIGSERIAL PRIMARY KEY, {more}body BYTEA)")

@@ -128,7 +128,7 @@ class Postgres(Server):
     def give_back(self, url: str) -> None:
         with psycopg.connect(url) as connection:
             connection.execute("DELETE FROM orders")
-            connection.execute("DROP TABLE IF EXISTS txstore_transactions, txstore_inbox, txstore_outbox")
+            connection.execute("DROP TABLE IF EXISTS txstore_transactions, txstore_inbox, txstore_outbox, txstore_sent")
         self.free.append(url.split("/")[3].split("?")[0])
 
 

@@ -59,11 +59,10 @@ def test_orders_are_paid_and_packed_once_after_any_kill(tmp_path: Path) -> None:
 
 def test_page_runs_as_shown(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "database.md").read_text()
-    first, migration, _ = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    first, migration, restored, _ = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", first], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-        )
+        command = [sys.executable, "-c", first + restored]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     compile(migration, "migration", "exec")
 

@@ -309,7 +309,33 @@ def test_messages(any_operator: Any, broker: EmbeddedBroker) -> None:
         any_operator.read("RMQ_SYS_TRANS_HALF_TOPIC", 0, 0)
 
 
+def test_what_the_log_has(any_operator: Any, broker: EmbeddedBroker) -> None:
+    broker.create_topic("orders", 1)
+    sent = broker.producer("p").send(Message("orders", b"1"))
+    later = broker.producer("p").send(Message("orders", b"2", delay_level=18))
+    is_rocketmq = isinstance(any_operator, RemoteBroker) and False in any_operator._administration._knows_calls.values()
+    ids = [sent.message_id, "7F" * 16, later.message_id]
+    assert any_operator.has_messages("orders", ids) == [True, False, not is_rocketmq]
+    assert any_operator.has_messages("bills", [sent.message_id]) == [False]
+    assert any_operator.has_messages("orders", []) == []
+    with pytest.raises(errors.InvalidNameError, match="is a system topic"):
+        any_operator.has_messages("RMQ_SYS_TRANS_HALF_TOPIC", ids)
+
+
 # Transactions
+
+
+def test_states_and_the_oldest_message(operator: Any, broker: EmbeddedBroker) -> None:
+    assert operator.oldest_timestamp() is None
+    names = [begin(broker, 1)[0] for _ in range(4)]
+    for name, state in zip(names, (COMMIT, ROLLBACK), strict=False):
+        broker.end_transaction(name, state)
+    broker.discard(names[2])
+    wanted = [TransactionState.COMMITTED, TransactionState.ROLLED_BACK, TransactionState.DISCARDED]
+    found = operator.transaction_states([*names, "7F" * 16])
+    assert found == [*wanted, TransactionState.PENDING, None]
+    assert operator.transaction_states([]) == []
+    assert operator.oldest_timestamp() == broker.store.read_at(0).store_timestamp
 
 
 class Unknown(txstore.TransactionListener):

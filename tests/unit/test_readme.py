@@ -87,6 +87,8 @@ PART_OF = {
     "clock jumps": "The clock jumps",
     "log file removed by hand": "A file of the log was removed by hand",
     "message too large, bad name": "A message is too large, or a name is not allowed",
+    "store or database restored from a backup": "A store or a database is lost, and a backup is restored",
+    "the user's database fails": "Your database fails",
     "malformed frame, slow peer": None,
     "a listener raises or hangs": "A listener raises or hangs",
     "panic in the engine": "The engine has a bug",

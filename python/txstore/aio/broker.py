@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import datetime
 from types import TracebackType
-from typing import Self, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 from txstore import consumer as blocking
 from txstore.aio.calls import Calls
@@ -169,6 +169,11 @@ class Broker(abc.ABC):
     @abc.abstractmethod
     def _outboxes(self) -> tuple[Outboxes, int]:
         """Returns the forwarders of databases whose rows are messages, and the most bytes of a message's body."""
+
+    @property
+    @abc.abstractmethod
+    def _blocking_broker(self) -> Any:
+        """The blocking broker, for calls in other threads. Raises StoreClosedError."""
 
     @abc.abstractmethod
     def _consumers(self) -> Callable[..., blocking.Consumer]:

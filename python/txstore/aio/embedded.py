@@ -184,6 +184,10 @@ class EmbeddedBroker(Broker):
     def _outboxes(self) -> tuple[Outboxes, int]:
         return self.blocking.outboxes, self.blocking.config.max_message_size
 
+    @property
+    def _blocking_broker(self) -> embedded.EmbeddedBroker:
+        return self.blocking
+
     def _consumers(self) -> Callable[..., Consumer]:
         return self.blocking.consumer
 

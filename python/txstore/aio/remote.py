@@ -102,6 +102,10 @@ class RemoteBroker(Broker, Administration):
     def _outboxes(self) -> tuple[Outboxes, int]:
         return self._connected.outboxes, MESSAGE_SIZE_MAX
 
+    @property
+    def _blocking_broker(self) -> BlockingBroker:
+        return self._connected
+
     def _consumers(self) -> Callable[..., blocking.Consumer]:
         return self._connected.consumer
 

@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from types import TracebackType
 from typing import Literal, Protocol, Self, TypeAlias, TypeVar, overload
 
@@ -35,6 +35,7 @@ from txstore.broker.deletion import Deletion
 from txstore.broker.housekeeping import Housekeeping, Job
 from txstore.broker.lifetime import Parts, close_abandoned
 from txstore.broker.local_socket import LocalSocket
+from txstore.broker.lookups import Lookups
 from txstore.broker.outbox_log import StoreLog
 from txstore.broker.queries import Queries, QueueExtent, TopicDescription, must_be_positive, must_not_be_system_topic
 from txstore.broker.retention import Retention, RetentionRules
@@ -105,7 +106,7 @@ class _Prepare(Protocol):
     def __call__(self, message: Message, queue_id: int, producer_group: str, owner: int = 0, /) -> SendResult: ...
 
 
-class EmbeddedBroker(ConsumerGroups):
+class EmbeddedBroker(ConsumerGroups, Lookups):
     """An open store. Created by `txstore.open`; close it, or use it in `with`.
 
     A broker that is not closed is closed when it is garbage-collected or the program exits. In a forked child `close`
@@ -154,8 +155,8 @@ class EmbeddedBroker(ConsumerGroups):
         self._groups = Groups(store, time_ms, read_only=store.read_only, monotonic=monotonic, write_later=write_later)
         topics, groups = self._topics, self._groups
         progress = ConsumerProgress(store, topics.create_with_one_queue, self.topics, self.groups, self.read_queues)
-        super().__init__(progress, groups.add, monotonic)
-        self._queries = Queries(store, self.topics)
+        ConsumerGroups.__init__(self, progress, groups.add, monotonic)
+        Lookups.__init__(self, Queries(store, self.topics))
         self._history = CheckHistory()
         time_limit = milliseconds(config.transaction_check_time_limit) / 1000
         pool = Pool(config.check_threads, time_limit, monotonic) if pool is None else pool
@@ -482,29 +483,6 @@ class EmbeddedBroker(ConsumerGroups):
         must_not_be_negative("queue_id", queue_id)
         must_be_positive(max_messages)
         return self._store.read(topic, queue_id, queue_offset, max_messages, tags)
-
-    def message(self, message_id: str, *, topic: str | None = None) -> StoredMessage:
-        """Finds a message by its unique id or its offset id. With `topic`, only that topic is searched.
-
-        Raises MessageNotFoundError, InvalidNameError (an unknown topic).
-        """
-        return self._queries.message(message_id, topic)
-
-    def query(self, topic: str, key: str, max_messages: int = 64) -> list[StoredMessage]:
-        """Finds messages of a topic by key or unique id, newest first.
-
-        Raises InvalidNameError (a system topic or an unknown one), InvalidOptionError.
-        """
-        return self._queries.by_key(topic, key, max_messages)
-
-    def query_by_time(
-        self, topic: str, begin: datetime, end: datetime | None = None, *, max_messages: int = 64
-    ) -> list[StoredMessage]:
-        """Finds messages of a topic stored at `begin` or later and before `end`, oldest first.
-
-        A binary search finds the first. Raises InvalidNameError, InvalidOptionError (a time without a time zone).
-        """
-        return self._queries.by_time(topic, begin, end, max_messages)
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Returns the first queue offset left, and the one after the last visible message."""

@@ -6,20 +6,21 @@ Always: an unknown name is an error that lists the known ones. System topics are
 Not here: reading in order (`consumer`), transactions.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from txstore._native import Store, StoredMessage, is_system_topic, validate_topic
+from txstore._native import DISCARD_TOPIC, SCHEDULE_TOPIC, Store, StoredMessage, is_system_topic, validate_topic
 from txstore.errors import (
     InvalidNameError,
     InvalidOptionError,
     MessageNotFoundError,
     OffsetTooOldError,
     StoreCorruptError,
+    TransactionNotFoundError,
 )
-from txstore.message import is_retry_progress, known_names
+from txstore.message import TransactionState, is_retry_progress, known_names
 
 __all__ = ["Queries", "QueueExtent", "QueueRange", "TopicDescription", "must_be_positive", "must_not_be_system_topic"]
 
@@ -116,6 +117,47 @@ class Queries:
         except (ValueError, MessageNotFoundError, OffsetTooOldError, StoreCorruptError):
             return None  # A unique id contains no offset, and the bytes at that position need not be a record.
         return found if found is not None and found.offset_message_id == message_id.upper() else None
+
+    def has_messages(self, topic: str, message_ids: Sequence[str]) -> list[bool]:
+        """Tells for each unique id whether the log has a message of the topic with it. Raises InvalidNameError."""
+        must_not_be_system_topic(topic)
+        validate_topic(topic)
+        return [self._has(topic, one) or self._has_delayed(topic, one) for one in message_ids]
+
+    def _has(self, topic: str, message_id: str) -> bool:
+        return any(found.message_id == message_id for found in self._store.query(topic, message_id, _SAME_ID_MAX))
+
+    def _has_delayed(self, topic: str, message_id: str) -> bool:
+        found = self._store.query(SCHEDULE_TOPIC, message_id, _SAME_ID_MAX)
+        return any(one.message_id == message_id and one.real_topic == topic for one in found)
+
+    def transaction_states(self, transaction_ids: Sequence[str]) -> list[TransactionState | None]:
+        """Returns how the log has each transaction; None if there is no trace of it."""
+        topics: list[str] = []
+        states: list[TransactionState | None] = []
+        for transaction_id in transaction_ids:
+            try:
+                states.append(self._store.transaction(transaction_id).state)
+            except TransactionNotFoundError:
+                topics = topics or list(self._known())
+                states.append(self._state_without_half(transaction_id, topics))
+        return states
+
+    def _state_without_half(self, transaction_id: str, topics: Iterable[str]) -> TransactionState | None:
+        """Returns the state by the records that retention has left of a transaction."""
+        if any(self._has(topic, transaction_id) for topic in topics):
+            return TransactionState.COMMITTED
+        return TransactionState.DISCARDED if self._has(DISCARD_TOPIC, transaction_id) else None
+
+    def oldest_timestamp(self) -> datetime | None:
+        """Returns when the first message left in the log was stored; None if the log is empty."""
+        while True:
+            try:
+                return self._store.read_at(self._store.stat().min_physical_offset).store_timestamp
+            except OffsetTooOldError:
+                continue  # Retention has removed it meanwhile.
+            except MessageNotFoundError:
+                return None
 
     def by_key(self, topic: str, key: str, max_messages: int) -> list[StoredMessage]:
         """Finds messages by key, newest first. Raises InvalidNameError, InvalidOptionError."""

@@ -11,19 +11,16 @@ import signal
 import threading
 import time
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import txstore
 from txstore.cli.arguments import noun
 from txstore.cli.logs import errors_logged, log_to_stderr
 from txstore.cli.outbox import DatabaseUrl
-from txstore.cli.target import connect
+from txstore.cli.target import joined
 from txstore.database import Database
 from txstore.database.outbox import Forwarder
-from txstore.errors import InvalidOptionError
 from txstore.server.http import HttpServer
 from txstore.server.outbox_metrics import outbox_exporter
 
@@ -50,6 +47,10 @@ def forward(
         typer.Option("--to", metavar="STORE|ADDRESS", help="A store's directory, or HOST:PORT, unix:FILE, store:PATH."),
     ],
     once: Annotated[bool, typer.Option("--once", help="End when no message waits any more.")] = False,
+    keep_sent: Annotated[
+        float | None,
+        typer.Option("--keep-sent", metavar="SECONDS", help="Keep sent rows, as the programs do: see docs/outbox.md."),
+    ] = None,
     metrics: Annotated[
         str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Metrics, health and readiness over HTTP.")
     ] = None,
@@ -64,8 +65,8 @@ def forward(
         stopped = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stopped.set())
-        source = Database(database)
-        broker = opened.enter_context(_broker(to))
+        source = Database(database, keep_sent=keep_sent)
+        broker = opened.enter_context(joined(to))
         forwarder = _forwarder(broker, source, at_once=once)
         print(f"forwards messages from {source!r} to {to}", flush=True)
         if metrics is not None:
@@ -104,15 +105,3 @@ def _tell(forwarder: Forwarder, told: int) -> int:
     if done > told:
         print(f"forwarded {done - told} messages", flush=True)
     return done
-
-
-def _broker(to: str) -> RemoteBroker:
-    """Connects to a broker; opens a store together with the programs that have it open."""
-    if Path(to).is_dir():
-        return txstore.open(to, shared=True)
-    if "/" in to and ":" not in to:
-        raise InvalidOptionError(
-            f"there is no store at {to}\nhint: --to is the directory of a store, or the address of a broker",
-            option="to",
-        )
-    return connect(to)

@@ -16,6 +16,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import txstore
@@ -26,7 +27,7 @@ from txstore.inspection.opening import reading_broker, writing_broker
 if TYPE_CHECKING:
     from txstore import ConnectOptions, RemoteBroker
 
-__all__ = ["SERVER", "Operated", "Target", "connect", "reading", "target_of", "writing"]
+__all__ = ["SERVER", "Operated", "Target", "connect", "joined", "log_of", "reading", "target_of", "writing"]
 
 Operated: TypeAlias = "EmbeddedBroker | RemoteBroker"
 """A broker that a command calls: of a store that it opened, or of a server."""
@@ -79,6 +80,24 @@ def connect(address: str) -> RemoteBroker:
     if authorities := os.environ.get("TXSTORE_TLS"):
         options["tls"] = authorities
     return txstore.connect(address, **options)
+
+
+def joined(to: str) -> RemoteBroker:
+    """Connects to a broker; opens a store together with the programs that have it open."""
+    target = log_of(to)
+    return connect(to) if target.server is not None else txstore.open(target.path, shared=True)
+
+
+def log_of(text: str) -> Target:
+    """Returns the store of a directory, or the server at an address. Raises InvalidOptionError."""
+    if Path(text).is_dir():
+        return Target(text)
+    if "/" in text and ":" not in text:
+        raise InvalidOptionError(
+            f"there is no store at {text}\nhint: pass the directory of a store, or the address of a broker",
+            option="to",
+        )
+    return Target(server=text)
 
 
 @contextmanager

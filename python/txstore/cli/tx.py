@@ -4,7 +4,8 @@ In:     a transaction's id.
 Out:    text or JSON, an exit code.
 Always: an id means the newest transaction with that id; a unique prefix of at least 4 characters is enough. A
         transaction that ended in another way is an error.
-Not here: the explanation of a transaction (`txstore.TransactionTrace`).
+Not here: the comparison with a database (`txstore.database`), the explanation of a transaction
+        (`txstore.TransactionTrace`).
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from txstore import (
     errors,
 )
 from txstore.cli.arguments import AsJson, StoreTarget, noun
+from txstore.cli.exit_codes import EXIT_FINDING
 from txstore.cli.output import age, paint_state, print_facts, print_json, print_table, printable, utc
 from txstore.cli.target import Operated, Target, reading, writing
 from txstore.config import milliseconds
+from txstore.database import Database, MissingTransaction
 from txstore.message import utc as from_ms
 
 if TYPE_CHECKING:
@@ -39,7 +42,7 @@ _PREFIX_MIN = 4
 _SHOWN = 4
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
-app: typer.Typer = noun("Transactions: list, show, explain, commit, rollback, discard, resume.")
+app: typer.Typer = noun("Transactions: list, show, explain, commit, rollback, discard, resume, reconcile.")
 TransactionId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The transaction's id, or how it begins.")]
 
 
@@ -268,3 +271,38 @@ def resume(path: StoreTarget, transaction_id: TransactionId, as_json: AsJson = F
     else:
         where = "" if sent is None else f", with its half at {sent.physical_offset}"
         print(f"{name}: pending again{where}")
+
+
+@app.command()
+def reconcile(
+    path: StoreTarget,
+    database: Annotated[
+        str,
+        typer.Option(
+            "--database", metavar="DATABASE", help="A postgresql:// or mysql+pymysql:// URL, or a SQLite file's path."
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Name transactions that a database has committed and whose message is missing.
+
+    It is neither in the log nor pending: a machine was lost, or a backup of the store was restored. Compares the rows
+    of blocks that are not older than the log's first message.
+    """
+    with reading(path) as broker:
+        missing = Database(database).reconcile(broker)
+    if as_json:
+        print_json([missing_facts(one) for one in missing])
+    elif missing:
+        columns = ["transaction_id", "committed", "in the log"]
+        print_table(columns, [[one.transaction_id, utc(one.committed_timestamp), one.state or "no"] for one in missing])
+    else:
+        print("no message is missing")
+    if missing:
+        raise typer.Exit(EXIT_FINDING)
+
+
+def missing_facts(one: MissingTransaction) -> dict[str, Any]:
+    """Returns a transaction without a message as JSON."""
+    committed_ms = _since_epoch_ms(one.committed_timestamp)
+    return {"transaction_id": one.transaction_id, "committed_timestamp_ms": committed_ms, "state": one.state}

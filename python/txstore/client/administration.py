@@ -114,6 +114,13 @@ class Administration:
         found: RemoteEnd = await self._administer("end_transaction", transaction=_id_of(transaction), state=state)
         return found
 
+    async def transaction_states(self, transaction_ids: Sequence[str]) -> list[TransactionState | None]:
+        """Returns for each id how the log has the newest transaction with it; None if the log has no trace of it."""
+        found: list[TransactionState | None] = await self._administer(
+            "transaction_states", transaction_ids=list(transaction_ids)
+        )
+        return found
+
     async def discard(self, transaction: str | SentMessage) -> RemoteEnd:
         """Moves a pending transaction to TRANS_CHECK_MAX_TIME_TOPIC."""
         found: RemoteEnd = await self._administer("discard", transaction=_id_of(transaction))
@@ -230,6 +237,12 @@ class Administration:
         found: StoredMessage = await self._administer("message", message_id=message_id, topic=topic)
         return found
 
+    async def has_messages(self, topic: str, message_ids: Sequence[str]) -> list[bool]:
+        """Tells for each unique id whether the log has a message of the topic with it. Returns False for an unknown
+        topic; from RocketMQ's brokers also for a delayed message that is not due."""
+        found: list[bool] = await self._administer("has_messages", topic=topic, message_ids=list(message_ids))
+        return found
+
     async def query(self, topic: str, key: str, max_messages: int = 64) -> list[StoredMessage]:
         """Finds messages of a topic by key or unique id, newest first."""
         found: list[StoredMessage] = await self._administer("query", topic=topic, key=key, max_messages=max_messages)
@@ -259,6 +272,11 @@ class Administration:
     async def stat(self) -> StoreStat:
         """Returns statistics of the broker's store."""
         found: StoreStat = await self._administer("stat")
+        return found
+
+    async def oldest_timestamp(self) -> datetime | None:
+        """Returns when the first message left in the log was stored; None if the log is empty."""
+        found: datetime | None = await self._administer("oldest_timestamp")
         return found
 
     async def flush(self) -> None:

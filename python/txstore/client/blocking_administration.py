@@ -79,6 +79,10 @@ class BlockingAdministration:
         """Returns the history of a transaction. Raises TransactionNotFoundError."""
         return self._run(self._administration.transaction(transaction_id))
 
+    def transaction_states(self, transaction_ids: Sequence[str]) -> list[TransactionState | None]:
+        """Returns for each id how the log has the newest transaction with it; None if the log has no trace of it."""
+        return self._run(self._administration.transaction_states(transaction_ids))
+
     def discard(self, transaction: str | SentMessage) -> RemoteEnd:
         """Moves a pending transaction to TRANS_CHECK_MAX_TIME_TOPIC."""
         return self._run(self._administration.discard(transaction))
@@ -173,6 +177,11 @@ class BlockingAdministration:
         """Finds a message by its unique id or its offset id. Raises MessageNotFoundError."""
         return self._run(self._administration.message(message_id, topic=topic))
 
+    def has_messages(self, topic: str, message_ids: Sequence[str]) -> list[bool]:
+        """Tells for each unique id whether the log has a message of the topic with it. Returns False for an unknown
+        topic; from RocketMQ's brokers also for a delayed message that is not due."""
+        return self._run(self._administration.has_messages(topic, message_ids))
+
     def query(self, topic: str, key: str, max_messages: int = 64) -> list[StoredMessage]:
         """Finds messages of a topic by key or unique id, newest first."""
         return self._run(self._administration.query(topic, key, max_messages))
@@ -194,6 +203,10 @@ class BlockingAdministration:
     def stat(self) -> StoreStat:
         """Returns statistics of the broker's store."""
         return self._run(self._administration.stat())
+
+    def oldest_timestamp(self) -> datetime | None:
+        """Returns when the first message left in the log was stored; None if the log is empty."""
+        return self._run(self._administration.oldest_timestamp())
 
     def flush(self) -> None:
         """Makes all messages sent so far, and all changes of topics and groups, durable at the broker."""

@@ -83,7 +83,7 @@ class RocketMQAdmin:
         {
             *("topics", "create_topic", "delete_topic", "describe_topic", "queues"),
             *("groups", "create_groups", "delete_group", "describe_group", "lag", "lag_by_group", "reset_offsets"),
-            *("message", "query", "query_by_time", "read", "dead_letters", "resume"),
+            *("message", "has_messages", "query", "query_by_time", "read", "dead_letters", "resume"),
         }
     )
     """The calls that RocketMQ answers. Each is a method here."""
@@ -336,6 +336,13 @@ class RocketMQAdmin:
                     if found.offset_message_id == message_id.upper():
                         return found
         return None
+
+    async def has_messages(self, topic: str, message_ids: Sequence[str]) -> list[bool]:
+        must_not_be_system_topic(topic)
+        validate_topic(topic)
+        if topic not in await self.topics():
+            return [False] * len(message_ids)
+        return [bool(await self._by_key(topic, one, 1, by_id=True)) for one in message_ids]
 
     async def query(self, topic: str, key: str, max_messages: int) -> list[StoredMessage]:
         await self._must_know_topic(topic)

@@ -22,7 +22,8 @@ Always: a transaction's row is committed exactly if its message is. `import txst
 
 from txstore.database.database import Database
 from txstore.database.inbox import Inbox
-from txstore.database.outbox import AsyncOutboxProducer, OutboxProducer, OutboxReceipt, PendingMessage
+from txstore.database.outbox import AsyncOutboxProducer, OutboxProducer, OutboxReceipt, PendingMessage, Resent
+from txstore.database.reconcile import MissingTransaction
 from txstore.database.rows import TableError
 from txstore.database.statements import DDL, DDL_MARIADB, DDL_SQLITE
 
@@ -33,8 +34,10 @@ __all__ = [
     "AsyncOutboxProducer",
     "Database",
     "Inbox",
+    "MissingTransaction",
     "OutboxProducer",
     "OutboxReceipt",
     "PendingMessage",
+    "Resent",
     "TableError",
 ]

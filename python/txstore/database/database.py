@@ -14,8 +14,9 @@ import uuid
 from collections.abc import Callable, Coroutine, Set
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
+from txstore.config import Duration, as_timedelta, milliseconds
 from txstore.coroutines import run_now
 from txstore.database.block import AsyncDatabaseTransaction, DatabaseTransaction
 from txstore.database.fork import inside_database
@@ -28,13 +29,17 @@ from txstore.database.outbox import (
     OutboxProducer,
     OutboxStatus,
     PendingMessage,
+    Resent,
+    SendsAgain,
     WaitingRow,
     change_parked,
     outbox_status,
     pending_messages,
     seen_by_others,
+    send_again,
     waiting_rows,
 )
+from txstore.database.reconcile import MissingTransaction, ReconciledBroker, missing_transactions
 from txstore.database.rows import TableError, answer, must_have_version, table_is_missing
 from txstore.database.session import (
     Handle,
@@ -51,6 +56,7 @@ from txstore.database.statements import (
     DDL_BY_DIALECT,
     FORGET_BEFORE,
     INSERT_IDENTITY,
+    MUST_KEEP_SENT,
     NEXT_GROUP,
     NEXT_TO_CLEAN,
     NEXT_TO_CLEAN_INBOX,
@@ -72,6 +78,8 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
     from sqlalchemy.orm import Session
 
+    from txstore.aio import Broker as AsyncBroker
+
 __all__ = ["Database"]
 
 _T = TypeVar("_T")
@@ -90,16 +98,26 @@ class Database:
     call. Checks, cleaning and `create_table` open separate connections
     from it, not before they need them.
 
-    Raises InvalidOptionError for any other source, and for a database in memory.
+    `keep_sent` (seconds or a timedelta) keeps rows of sent messages for that time at least, by the database's clock, so
+    that `resend` can fill a restored log again. Give it to every `Database` that forwards rows.
+
+    Raises InvalidOptionError for any other source, for a database in memory, and for a time that is not positive.
     """
 
     def __init__(
         self,
         source: "str | os.PathLike[str] | Engine | AsyncEngine | "
         "Callable[[], sqlite3.Connection | PsycopgConnection[Any] | Connection | Session]",
+        *,
+        keep_sent: Duration | None = None,
     ) -> None:
         must_be_source(source)
         self._source: Any = with_engine(source)
+        self._keep_sent_ms = None if keep_sent is None else milliseconds(as_timedelta(keep_sent, "keep_sent"))
+        if self._keep_sent_ms is not None and self._keep_sent_ms < 1:
+            raise InvalidOptionError(
+                f"keep_sent must be positive, got {keep_sent!r}\nhint: None keeps nothing", option="keep_sent"
+            )
         self._identity: str | None = None
 
     def __repr__(self) -> str:
@@ -110,11 +128,16 @@ class Database:
         """What connections are opened from."""
         return self._source
 
+    @property
+    def keep_sent_ms(self) -> int | None:
+        """How long rows of sent messages are kept, in milliseconds; None if they are deleted."""
+        return self._keep_sent_ms
+
     # For users
 
     def create_table(self) -> None:
-        """Creates the tables `txstore_transactions`, `txstore_inbox` and `txstore_outbox`, unless they exist. Updates
-        those of an earlier version.
+        """Creates the tables `txstore_transactions`, `txstore_inbox`, `txstore_outbox` and `txstore_sent`, unless they
+        exist. Updates those of an earlier version.
 
         Alternatively, execute `txstore.database.DDL` (`DDL_SQLITE`, `DDL_MARIADB`) in a migration. Raises what the
         driver raises.
@@ -216,6 +239,52 @@ class Database:
         """Deletes a parked row, whose message is then never sent. Raises as `retry_parked` does."""
         return self._on_tables(lambda handle: change_parked(handle, message_id, drop=True))
 
+    @overload
+    def reconcile(self, broker: ReconciledBroker) -> list[MissingTransaction]: ...
+    @overload
+    def reconcile(self, broker: "AsyncBroker") -> Coroutine[Any, Any, list[MissingTransaction]]: ...
+    def reconcile(
+        self, broker: "ReconciledBroker | AsyncBroker"
+    ) -> list[MissingTransaction] | Coroutine[Any, Any, list[MissingTransaction]]:
+        """Returns the transactions of blocks that this database has committed and whose message is neither in the
+        broker's log nor pending: a machine was lost, or a backup of its store was restored. Oldest first.
+
+        Compares only rows that are not older than the log's first message. Changes nothing. `await` it for a broker of
+        `txstore.aio`, which is asked in a thread. Raises TableError, BrokerRefusedError (RocketMQ's brokers cannot tell
+        it), the errors of a broker that is away, and what the driver raises.
+        """
+        below = getattr(broker, "_blocking_broker", None)
+        if below is not None:
+            return asyncio.to_thread(self._reconcile, below)
+        return self._reconcile(cast("ReconciledBroker", broker))
+
+    def _reconcile(self, broker: ReconciledBroker) -> list[MissingTransaction]:
+        return self._on_tables(lambda handle: missing_transactions(handle, broker))
+
+    @overload
+    def resend(self, broker: SendsAgain, *, other_logs: bool = False) -> Resent: ...
+    @overload
+    def resend(self, broker: "AsyncBroker", *, other_logs: bool = False) -> Coroutine[Any, Any, Resent]: ...
+    def resend(
+        self, broker: "SendsAgain | AsyncBroker", *, other_logs: bool = False
+    ) -> Resent | Coroutine[Any, Any, Resent]:
+        """Sends messages that were sent before, and whose rows are kept (`keep_sent`), where the broker's log does not
+        have them. Can be repeated.
+
+        With `other_logs`, also those that were sent to another log, such as one that is lost. A message that is older
+        than the log's first one is not sent, if retention has removed messages. `await` it for a broker of
+        `txstore.aio`. Raises InvalidOptionError for a RocketMQ broker, TableError, the errors of a broker that is away,
+        and what the driver raises.
+        """
+        below = getattr(broker, "_blocking_broker", None)
+        if below is not None:
+            return asyncio.to_thread(self._resend, below, other_logs)
+        return self._resend(cast("SendsAgain", broker), other_logs)
+
+    def _resend(self, broker: SendsAgain, other_logs: bool) -> Resent:
+        self._must_keep_sent()
+        return self._on_tables(lambda handle: send_again(handle, broker, self, other_logs=other_logs))
+
     def inbox(self, consumer_group: str) -> Inbox:
         """Returns the inbox of a consumer group, which handles each message once. Raises InvalidNameError."""
         return Inbox(consumer_group)
@@ -274,8 +343,23 @@ class Database:
         """Returns the random name of this database, read once. Raises TableError if the tables are missing, or of
         another version."""
         if self._identity is None:
+            if self._keep_sent_ms is not None:
+                self._must_keep_sent()
             self._identity = self._on_tables(_identify)
         return self._identity
+
+    def _must_keep_sent(self) -> None:
+        """Raises TableError if there is no table of sent rows: it is newer than the others."""
+
+        async def look(handle: Handle) -> None:
+            await handle.run(MUST_KEEP_SENT)
+
+        try:
+            self._do(look)
+        except Exception as error:
+            if table_is_missing(error):
+                raise TableError.missing(named(self._source), "txstore_sent") from error
+            raise
 
     def _on_tables(self, work: Callable[[Handle], Coroutine[Any, Any, _T]]) -> _T:
         """Runs `work` on a new connection. Raises TableError if a table is missing or has another version."""

@@ -35,10 +35,10 @@ class TableError(InvalidOptionError):
     """The tables are missing, have another version or belong to another database, or a row was cleaned."""
 
     @classmethod
-    def missing(cls, where: str) -> "TableError":
-        """Returns the error for tables that do not exist."""
+    def missing(cls, where: str, table: str = "txstore_transactions") -> "TableError":
+        """Returns the error for a table that does not exist."""
         return cls(
-            f"there is no table txstore_transactions in {where}\n"
+            f"there is no table {table} in {where}\n"
             "hint: call database.create_table() once, or execute txstore.database.DDL in a migration",
             option="database",
         )

@@ -17,6 +17,8 @@ Not here: who executes the SQL, and when.
     txstore_inbox           consumer_group, message_id                        when it was handled
     txstore_outbox          id, destination     message                       parked
                             whose row, what log as OutboxRow encodes it       why it cannot be sent; NULL: it waits
+    txstore_sent            id, destination     message                       sent_ms: by the database's clock
+                            the same, of rows that were sent, if the `Database` keeps them
 """
 
 import re
@@ -35,10 +37,12 @@ __all__ = [
     "UPDATE_BY_DIALECT",
     "Statement",
     "delete_from_outbox",
+    "finish",
     "is_duplicate",
 ]
 
 _TABLE, _INBOX, _OUTBOX = "txstore_transactions", "txstore_inbox", "txstore_outbox"
+_SENT = "txstore_sent"
 _IDENTITY, _VERSION, _CLEANED = "txstore.identity", "txstore.version", "txstore.cleaned"
 VERSION = 2
 """The version of the tables. Version 1 had no row with its version."""
@@ -65,13 +69,27 @@ UPDATE = (
 )
 """Updates tables of version 1. Its time is later than any that programs of version 1 clean."""
 _OUTBOX_TABLE = f"CREATE TABLE IF NOT EXISTS {_OUTBOX} ({_OUTBOX_COLUMNS})"
+_SENT_TABLE = (
+    f"CREATE TABLE IF NOT EXISTS {_SENT} (id {{number}} NOT NULL PRIMARY KEY, destination BIGINT NOT NULL, "
+    "message {binary} NOT NULL, sent_ms BIGINT NOT NULL)"
+)
+_SENT_TIMES = f"CREATE INDEX IF NOT EXISTS {_SENT}_times ON {_SENT} (sent_ms, id)"
 
-DDL: tuple[str, ...] = (*_TABLES, _OUTBOX_TABLE.format(number="BIGINT", binary="BYTEA"), _OUTBOX_GROUPS, UPDATE)
+DDL: tuple[str, ...] = (
+    *_TABLES,
+    _OUTBOX_TABLE.format(number="BIGINT", binary="BYTEA"),
+    _OUTBOX_GROUPS,
+    _SENT_TABLE.format(number="BIGINT", binary="BYTEA"),
+    _SENT_TIMES,
+    UPDATE,
+)
 """The SQL of `create_table()` for PostgreSQL, for migrations. Skips what exists, and updates tables of version 1."""
 DDL_SQLITE: tuple[str, ...] = (
     *(f"{sql} WITHOUT ROWID" for sql in _TABLES),
     _OUTBOX_TABLE.format(number="INTEGER", binary="BLOB"),
     _OUTBOX_GROUPS,
+    _SENT_TABLE.format(number="INTEGER", binary="BLOB"),
+    _SENT_TIMES,
     UPDATE,
 )
 """The same for SQLite. Each row is stored in one B-tree instead of two; one with a message by its number, because
@@ -86,6 +104,7 @@ DDL_MARIADB: tuple[str, ...] = (
     *(f"{sql} {_INNODB}" for sql in _TABLES),
     f"{_OUTBOX_TABLE.format(number='BIGINT', binary='LONGBLOB')[:-1]}, "
     f"KEY {_OUTBOX}_groups (message_group, group_seq)) {_INNODB}",
+    f"{_SENT_TABLE.format(number='BIGINT', binary='LONGBLOB')[:-1]}, KEY {_SENT}_times (sent_ms, id)) {_INNODB}",
     _UPDATE_MARIADB,
 )
 """The same for MariaDB. Names and ids are compared byte by byte, whatever the database's own collation is."""
@@ -272,7 +291,7 @@ MARIADB_SYNCHRONOUS = Statement("SELECT @@innodb_flush_log_at_trx_commit, @@log_
 MARIADB_PACKET = Statement("SELECT @@max_allowed_packet")
 MARIADB_ENGINES = Statement(
     "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = database() "
-    f"AND table_name IN ('{_TABLE}', '{_INBOX}', '{_OUTBOX}') AND engine <> 'InnoDB'"
+    f"AND table_name IN ('{_TABLE}', '{_INBOX}', '{_OUTBOX}', '{_SENT}') AND engine <> 'InnoDB'"
 )
 SELECT_WAITING = Statement(f"SELECT id, message FROM {_OUTBOX} WHERE parked IS NULL")
 SELECT_NUMBERS = Statement(f"SELECT id FROM {_OUTBOX}")
@@ -289,13 +308,80 @@ NOT_DURABLE = Statement("SET LOCAL synchronous_commit = off")
 """PostgreSQL: a deletion need not be durable, because a row that returns is found in the log."""
 
 
+# What a `Database` keeps of rows that were sent.
+_NOW_MS = {
+    "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)",
+    "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
+    "mariadb": "UNIX_TIMESTAMP() * 1000",  # Without an argument it is not affected by time zones.
+}
+MUST_KEEP_SENT = Statement(f"SELECT count(*) FROM {_SENT} WHERE id < 0")
+"""Fails if the table is missing."""
+_EXPIRED = (
+    f"SELECT id FROM {_SENT} WHERE sent_ms < {{now}} - CAST(:keep_ms AS BIGINT) "
+    "ORDER BY sent_ms, id LIMIT CAST(:rows AS BIGINT) FOR UPDATE SKIP LOCKED"
+)
+SELECT_EXPIRED = Statement(
+    _EXPIRED.format(now=_NOW_MS["postgresql"]), _for_mariadb(_EXPIRED.format(now=_NOW_MS["mariadb"]))
+)
+"""Rows that were kept for long enough, and that nobody else removes. Not for SQLite, which has one writer."""
+SELECT_SENT = Statement(
+    f"SELECT id, destination, message, sent_ms FROM {_SENT} WHERE sent_ms >= CAST(:after_ms AS BIGINT) "
+    "AND (sent_ms > CAST(:after_ms AS BIGINT) OR id > CAST(:after AS BIGINT)) "
+    "ORDER BY sent_ms, id LIMIT CAST(:rows AS BIGINT)"
+)
+SELECT_COMMITTED = Statement(
+    f"SELECT transaction_id, created_ms FROM {_TABLE} WHERE transaction_id > CAST(:after AS VARCHAR(255)) "
+    f"AND outcome = '{COMMITTED}' AND created_ms >= CAST(:since_ms AS BIGINT) "
+    "ORDER BY transaction_id LIMIT CAST(:rows AS BIGINT)"
+)
+
+
 def delete_from_outbox(ids: Iterable[int], dialect: str) -> str:
     """Returns the statement that deletes finished rows."""
-    rows = ", ".join(f"{row_id:d}" for row_id in ids)
+    return _delete(_OUTBOX, ids, dialect)
+
+
+def delete_from_sent(ids: Iterable[int], dialect: str) -> str:
+    """Returns the statement that deletes kept rows."""
+    return _delete(_SENT, ids, dialect)
+
+
+def finish(ids: Iterable[int], dialect: str, keep_ms: int | None) -> tuple[str, ...]:
+    """Returns the statements that delete finished rows. With `keep_ms` they move to the table of sent rows; on SQLite,
+    rows that were kept for that time are removed there."""
+    known = sorted(ids)
+    delete = delete_from_outbox(known, dialect)
+    if keep_ms is None or not known:
+        return (delete,)
+    ignore, skips = (" IGNORE", "") if dialect == "mariadb" else ("", _SKIPS)
+    source = f"{_finished(known)} STRAIGHT_JOIN {_OUTBOX} AS sent" if dialect == "mariadb" else f"{_OUTBOX} AS sent"
+    where = "sent.id = finished.id" if dialect == "mariadb" else f"sent.id IN ({_listed(known)})"
+    keep = (
+        f"INSERT{ignore} INTO {_SENT} (id, destination, message, sent_ms) "
+        f"SELECT sent.id, sent.destination, sent.message, {_NOW_MS[dialect]} FROM {source} WHERE {where}{skips}"
+    )
+    if dialect != "sqlite":
+        return keep, delete
+    # More than come, so that those of a busier time are removed, too.
+    expire = (
+        f"DELETE FROM {_SENT} WHERE id IN (SELECT id FROM {_SENT} WHERE sent_ms < {_NOW_MS[dialect]} - {keep_ms:d} "
+        f"ORDER BY sent_ms, id LIMIT {max(100, 2 * len(known))})"
+    )
+    return keep, delete, expire
+
+
+def _delete(table: str, ids: Iterable[int], dialect: str) -> str:
     if dialect == "mariadb":  # With IN (…), it may scan the whole table, and wait for rows of open transactions.
-        finished = f"JSON_TABLE('[{rows}]', '$[*]' COLUMNS (id BIGINT PATH '$')) AS finished"
         return (
-            f"DELETE sent FROM {finished} STRAIGHT_JOIN {_OUTBOX} AS sent FORCE INDEX (PRIMARY) "
+            f"DELETE sent FROM {_finished(ids)} STRAIGHT_JOIN {table} AS sent FORCE INDEX (PRIMARY) "
             "ON sent.id = finished.id"
         )
-    return f"DELETE FROM {_OUTBOX} WHERE id IN ({rows})"
+    return f"DELETE FROM {table} WHERE id IN ({_listed(ids)})"
+
+
+def _finished(ids: Iterable[int]) -> str:
+    return f"JSON_TABLE('[{_listed(ids)}]', '$[*]' COLUMNS (id BIGINT PATH '$')) AS finished"
+
+
+def _listed(ids: Iterable[int]) -> str:
+    return ", ".join(f"{row_id:d}" for row_id in ids)

@@ -21,7 +21,7 @@ import txstore
 from txstore.database import Database, OutboxProducer, OutboxReceipt
 from txstore.database.django import Alias
 from txstore.database.outbox import BlockingSession
-from txstore.django.settings import read_settings
+from txstore.django.settings import read_keep_sent, read_settings
 from txstore.message import Message
 
 __all__ = ["broker", "close", "database", "producer", "send", "send_batch", "use_broker"]
@@ -84,7 +84,7 @@ os.register_at_fork(after_in_child=_process.begin)
 @cache
 def database(using: str = _DEFAULT) -> Database:
     """Returns the database of an alias: its inbox, `pending`, `outbox` and `clean`."""
-    return Database(Alias(using))
+    return Database(Alias(using), keep_sent=read_keep_sent())
 
 
 def broker() -> Any:

@@ -7,6 +7,7 @@
         "ADDRESS": "127.0.0.1:10911",          # or a broker's address, as `txstore.connect` takes it
         "GROUP": "orders",                     # the producer group; "django" if it is missing
         "OPTIONS": {"flush_disk_type": "SYNC_FLUSH"},   # of txstore.open or txstore.connect
+        "KEEP_SENT": timedelta(days=7),        # how long rows of sent messages are kept; deleted if it is missing
     }
 """
 
@@ -16,9 +17,9 @@ from typing import Any
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 
-__all__ = ["Settings", "read_settings"]
+__all__ = ["Settings", "read_keep_sent", "read_settings"]
 
-_KEYS = ("ADDRESS", "GROUP", "OPTIONS", "STORE")
+_KEYS = ("ADDRESS", "GROUP", "KEEP_SENT", "OPTIONS", "STORE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +46,9 @@ def read_settings() -> Settings:
     return Settings(
         None if store is None else str(store), address, found.get("GROUP", "django"), dict(found.get("OPTIONS", {}))
     )
+
+
+def read_keep_sent() -> Any:
+    """Returns how long rows of sent messages are kept; None if they are deleted, or there is no setting TXSTORE."""
+    found: Any = getattr(django_settings, "TXSTORE", None)
+    return found.get("KEEP_SENT") if isinstance(found, dict) else None

@@ -131,6 +131,10 @@ class Outboxes:
                 found = self._forwarders[id(database)] = (database, make(log, self._choose))
             return found[1]  # type: ignore[return-value]
 
+    def log(self, database: LogMemory) -> tuple[OutboxLog, Callable[[OutboxRow], int]]:
+        """Returns the log, and the choice of queues, for rows that no forwarder sends."""
+        return self._new_log(database.remembered_log), self._choose
+
     def close(self, timeout: float) -> None:
         """Forwards what is committed, then stops; each forwarder within `timeout` seconds."""
         for forwarder in self.forwarders():

@@ -35,6 +35,7 @@ _CALLS: dict[str, dict[str, Kind]] = {
     "transactions": {"state": TransactionState | None, "older_than": timedelta | None, **_FILTER},
     "transaction": {"transaction_id": str},
     "end_transaction": {"transaction": str, "state": LocalTransactionState},
+    "transaction_states": {"transaction_ids": list},
     "discard": {"transaction": str},
     "resume": {"transaction_id": str},
     "topics": {},
@@ -57,10 +58,12 @@ _CALLS: dict[str, dict[str, Kind]] = {
     "dead_letters": {"group": str, "limit": int | None},
     "resend": {"letter": DeadLetter},
     "message": {"message_id": str, "topic": _TEXT},
+    "has_messages": {"topic": str, "message_ids": list},
     "query": {"topic": str, "key": str, "max_messages": int},
     "query_by_time": {"topic": str, "begin": datetime, "end": datetime | None, "max_messages": int},
     "read": {"topic": str, "queue_id": int, "queue_offset": int, "max_messages": int, "tags": list | None},
     "stat": {},
+    "oldest_timestamp": {},
     "flush": {},
 }
 """The calls, each with the types of its arguments."""

@@ -9,12 +9,13 @@ use pyo3::prelude::*;
 use super::error::into_py;
 use crate::base::names;
 
-const TEXTS: [(&str, &str); 8] = [
+const TEXTS: [(&str, &str); 9] = [
     ("DEAD_LETTER_PREFIX", names::DEAD_LETTER_PREFIX),
     ("DISCARD_TOPIC", names::DISCARD_TOPIC),
     ("HALF_TOPIC", names::HALF_TOPIC),
     ("OP_TOPIC", names::OP_TOPIC),
     ("RETRY_PREFIX", names::RETRY_PREFIX),
+    ("SCHEDULE_TOPIC", names::SCHEDULE_TOPIC),
     ("SYSTEM_GROUP_PREFIX", names::SYSTEM_GROUP_PREFIX),
     ("TEMPLATE_TOPIC", names::TEMPLATE_TOPIC),
     ("TRANSACTION_GROUP", names::TRANSACTION_GROUP),

@@ -35,6 +35,7 @@ from txstore.coroutines import run_now
 from txstore.database.fork import inside_database, outside_database
 from txstore.database.outbox.appending import Appending, Fate, Row, decoded
 from txstore.database.outbox.ids import ROW_ID_MAX, ids_of, new_owner
+from txstore.database.outbox.sent import expire_sent
 from txstore.database.outbox.unattended import Unattended
 from txstore.database.session import Handle, is_asynchronous, named, open_handle
 from txstore.database.statements import (
@@ -46,7 +47,7 @@ from txstore.database.statements import (
     SELECT_OUTBOX,
     SELECT_OUTCOME,
     Statement,
-    delete_from_outbox,
+    finish,
 )
 from txstore.errors import (
     BrokerBusyError,
@@ -83,6 +84,7 @@ _DELETE_SOON_SECONDS = 1.0  # The same on SQLite with a remote log.
 _QUIET_SECONDS = 2.0  # Without a message, before the forwarder deletes on SQLite.
 _WATCH_SECONDS = 2.0  # Between two looks for rows that other processes left.
 _WATCHED_ROWS = 20_000  # Of each owner.
+_EXPIRE_SECONDS = 10.0  # Between two removals of rows that were kept.
 _OLD_SECONDS = 60.0  # A warning says that a row has waited this long; repeated as often.
 _AWAY = (BrokerUnreachableError, BrokerTimeoutError, BrokerBusyError)
 _NEVER = (InvalidMessageError, InvalidNameError)
@@ -97,6 +99,8 @@ class RowDatabase(Protocol):
     def is_identified(self) -> bool: ...
     def identity(self) -> str: ...
     def forget_identity(self) -> str: ...
+    @property
+    def keep_sent_ms(self) -> int | None: ...
     def outbox_status(self, destination: int, own: range, in_log: Set[int]) -> "OutboxStatus": ...
 
 
@@ -142,7 +146,7 @@ class Forwarder:
         self._thread: threading.Thread | None = None
         self._unattended = Unattended(self._take_over_seconds)
         self._appending = Appending(self._log, self._choose, self._own, self._those_in_log, self._warn_if_old)
-        self._next_search = self._next_watch = self._next_warning = 0.0
+        self._next_search = self._next_watch = self._next_warning = self._next_expiry = 0.0
         self._is_sqlite = False
         self._is_idle = self._is_asleep = False
         self._deletes_itself = True
@@ -170,9 +174,9 @@ class Forwarder:
 
     def inserted(
         self, row_id: int, row: OutboxRow, group_seq: int, queue_id: int | None, *, has_hook: bool
-    ) -> str | None:
-        """Notes a row in an open transaction, whose commit is looked for unless a hook tells it. Returns a statement
-        to execute in that transaction: it deletes finished rows, on SQLite."""
+    ) -> tuple[str, ...]:
+        """Notes a row in an open transaction, whose commit is looked for unless a hook tells it. Returns statements to
+        execute in that transaction: they delete finished rows, on SQLite."""
         since = time.monotonic()
         if self._thread is None:
             self.start()  # In a forked process.
@@ -186,8 +190,8 @@ class Forwarder:
             is_due = self._deletes_itself and since >= self._next_delete
             if (is_due or len(self._appended) >= least) and (finished := self._finished(most)):
                 self._next_delete = since + _DELETE_SOON_SECONDS
-                return delete_from_outbox(finished, "sqlite")
-        return None
+                return finish(finished, "sqlite", self.database.keep_sent_ms)
+        return ()
 
     def committed(self, row_id: int, row: OutboxRow, queue_id: int) -> None:
         """Appends the message of a row that was read as committed, unless the thread does. Never waits for a disk."""
@@ -534,8 +538,17 @@ class Forwarder:
         dialect = await handle.dialect()
         if dialect == "postgresql":
             await handle.execute(NOT_DURABLE.named)
-        await handle.execute(delete_from_outbox(ids, dialect))
+        for statement in finish(ids, dialect, self.database.keep_sent_ms):
+            await handle.execute(statement)
         await handle.commit()
+        await self._expire(handle, dialect)
+
+    async def _expire(self, handle: Handle, dialect: str) -> None:
+        """Removes rows that were kept for long enough. On SQLite, each deletion of finished rows does."""
+        keep_ms, now = self.database.keep_sent_ms, time.monotonic()
+        if keep_ms is not None and dialect != "sqlite" and now >= self._next_expiry:
+            self._next_expiry = now + _EXPIRE_SECONDS
+            await expire_sent(handle, keep_ms)
 
     # Rows of other processes
 

@@ -137,9 +137,8 @@ class _Rows:
 
             early.note(*session, forwarder, row_id, row, early_queue)
         has_hook = session is not None or handle.on_commit(partial(append_early, forwarder, row_id, row, early_queue))
-        finished = forwarder.inserted(row_id, row, group_seq, queue_id, has_hook=has_hook)
-        if finished is not None:
-            await handle.execute(finished)
+        for statement in forwarder.inserted(row_id, row, group_seq, queue_id, has_hook=has_hook):
+            await handle.execute(statement)
 
     def _other_kind(self, session: object) -> str:
         name = type(session).__name__

@@ -8,7 +8,7 @@ from django.db import migrations, models
 from txstore.database.django import dialect_of
 from txstore.database.statements import DDL_BY_DIALECT, INSERT_IDENTITY, is_duplicate
 
-_TABLES = ("txstore_transactions", "txstore_inbox", "txstore_outbox")
+_TABLES = ("txstore_transactions", "txstore_inbox", "txstore_outbox", "txstore_sent")
 
 
 def create(apps: Any, editor: Any) -> None:
