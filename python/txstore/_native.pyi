@@ -940,7 +940,8 @@ class Scan:
     `pyarrow.table(scan)`, `polars.DataFrame(scan)` and others can read it repeatedly. `view`, `columns`, `topics`,
     `transaction_types`: as in `txstore.scan`. `queues`: topic -> queue id -> (first queue offset, end); with
     `only_queues` no other queue is shown. `start`, `end`: physical offsets; `is_cut`: both were found by `log_cut` or
-    `Scan.advance`, so a record across the end is an error. The constructor opens nothing.
+    `Scan.advance`, so a record across the end is an error. `skip_bytes_min`: bytes of the log that are skipped at
+    least, where the queues' files show that no row is there. The constructor opens nothing.
 
     Raises InvalidOptionError.
     """
@@ -966,6 +967,7 @@ class Scan:
         batch_bytes: int | None = None,
         skip_bad_records: bool = False,
         fail_on_data_loss: bool = True,
+        skip_bytes_min: int | None = None,
     ) -> Scan: ...
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Returns a new stream of record batches, as a capsule. Raises as `check` does."""

@@ -20,6 +20,8 @@ pa = pytest.importorskip("pyarrow")
 
 MESSAGES = 96_000
 """Of 1 KiB each, so the log has 115 MB."""
+RARELY = 5_600
+"""So many messages are between two of the topic `rare`."""
 MB = 1_000_000
 
 
@@ -47,6 +49,8 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         producer = broker.producer("p")
         for first in range(0, MESSAGES, 400):
             producer.send_batch([Message("orders", b"x" * 1024, keys=[f"k{first + at}"]) for at in range(400)])
+            if first % RARELY == 0:
+                producer.send(Message("rare", b"x" * 1024))
     if from_disk(path, lambda: pa.table(txstore.scan(path)).num_rows) < 80 * MB:
         pytest.skip("this file system keeps its files in memory")
     yield path
@@ -89,3 +93,18 @@ def test_a_time_range_has_the_rows_of_a_filter(store: Path) -> None:
         after = pa.table(txstore.scan(store, columns=["size"], start_time=moment)).num_rows
         before = pa.table(txstore.scan(store, columns=["size"], end_time=moment)).num_rows
         assert (before, after) == (sum(time < times[at] for time in times), sum(time >= times[at] for time in times))
+
+
+def test_a_rare_topic_reads_what_its_queue_points_to(store: Path) -> None:
+    rows = len(range(0, MESSAGES, RARELY))
+    first, visible = _native.log_range(store)
+    queues = {"rare": dict.fromkeys(range(8), (0, 1 << 62))}
+    for asked in ({"topics": ["rare"]}, {"queues": queues, "only_queues": True}):
+        scan = _native.Scan(store, **asked)
+        found: list[int] = []
+        # An entry of 20 bytes for each record, and the records themselves.
+        assert from_disk(store, lambda scan=scan, found=found: found.append(pa.table(scan).num_rows)) < 8 * MB  # type: ignore[misc]
+        assert found == [rows]
+        planned = _native.Scan(store, end=visible, **asked)
+        assert from_disk(store, lambda scan=planned: scan.advance(first, rows=5)) < 8 * MB  # type: ignore[misc]
+        assert planned.advance(first, rows=rows) == visible

@@ -13,6 +13,7 @@ use regex_lite::Regex;
 use super::schema::{Column, View};
 use crate::base::error::{Error, Result};
 use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, is_system_topic};
+use crate::base::units::QueueId;
 use crate::record::{RecordView, TransactionType};
 use crate::transaction::HALF_QUEUE;
 
@@ -87,6 +88,8 @@ pub struct ScanOptions {
     pub bad_records: BadRecords,
     /// Whether it is an error that retention removed the start of the range.
     pub fail_on_data_loss: bool,
+    /// Records that the queues show not to be wanted are skipped if they are at least so many bytes of the log.
+    pub skip_bytes_min: u64,
 }
 
 /// RocketMQ's clients send bodies of at most 4 MiB, so a batch holds a few of them, and fits the cache of most
@@ -94,6 +97,8 @@ pub struct ScanOptions {
 pub const BATCH_BYTES: usize = 8 << 20;
 /// Larger batches are not faster.
 pub const BATCH_ROWS: usize = 16_384;
+/// Reading on is as fast as skipping less.
+const SKIP_BYTES_MIN: u64 = if cfg!(test) { 1 << 8 } else { 1 << 16 };
 const BATCH_ROWS_MAX: usize = 1 << 20;
 const BATCH_BYTES_MAX: usize = 1 << 30;
 
@@ -115,6 +120,7 @@ impl ScanOptions {
             batch_bytes: BATCH_BYTES,
             bad_records: BadRecords::Fail,
             fail_on_data_loss: true,
+            skip_bytes_min: SKIP_BYTES_MIN,
         }
     }
 
@@ -158,6 +164,32 @@ impl ScanOptions {
     /// Returns whether records are chosen by time.
     pub(super) fn is_timed(&self) -> bool {
         self.store_ms != (i64::MIN..i64::MAX)
+    }
+
+    /// Returns whether the queues can tell which records are wanted.
+    pub(super) fn is_by_queue(&self) -> bool {
+        let is_by_topic = match self.view {
+            View::Messages | View::CommitLog => matches!(self.topics, Topics::Named(_) | Topics::Matching(..)),
+            View::Halves | View::Ops => true,
+            View::Traces | View::Transactions => return false,
+        };
+        is_by_topic || self.only_queues || !self.queues.is_empty()
+    }
+
+    /// Returns the queue offsets of the messages of a queue that may be wanted.
+    pub(super) fn wanted_of(&self, topic: &str, queue_id: QueueId, topics: &mut TopicMemory) -> Range<u64> {
+        let is_shown = match self.view {
+            View::Messages | View::CommitLog => topics.wants(&self.topics, topic),
+            View::Halves => topic == HALF_TOPIC,
+            View::Ops => topic == OP_TOPIC,
+            View::Traces | View::Transactions => true,
+        };
+        match self.queues.get(topic).and_then(|queues| queues.get(&queue_id.0)) {
+            _ if !is_shown => 0..0,
+            Some(offsets) => offsets.start.max(0).cast_unsigned()..offsets.end.max(0).cast_unsigned(),
+            None if self.only_queues => 0..0,
+            None => 0..u64::MAX,
+        }
     }
 
     /// Returns whether bodies are shown, so that their CRCs are checked.

@@ -5,43 +5,47 @@
 //! Always: a range ends where a record ends.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use serde_json::Value;
 
 use super::Log;
 use super::options::{ScanOptions, TopicMemory};
 use crate::base::error::Result;
-use crate::recovery::log_view::Stop;
+use crate::recovery::log_view::Skips;
 use crate::storage::config_file;
 
 impl Log {
+    /// Returns what a scan with these options can skip in a range; `None` if it has to read all of it.
+    pub(super) fn skips_of(&self, options: &ScanOptions, range: Range<u64>) -> Result<Option<Skips>> {
+        if !options.is_by_queue() {
+            return Ok(None);
+        }
+        let mut topics = TopicMemory::default();
+        self.skips(range, options.skip_bytes_min, |topic, queue_id| options.wanted_of(topic, queue_id, &mut topics))
+    }
+
     /// Returns where a range ends that begins at the record boundary `start` and has so many wanted rows or so many
     /// bytes. The result is a record boundary. The options' end must be one, too, not after the visible end; without it
     /// the range reaches up to the visible end, which may need a search.
     pub fn advance(&self, options: &ScanOptions, start: u64, rows: Option<u64>, bytes: Option<u64>) -> Result<u64> {
-        let end = options.end.map_or_else(|| self.visible_end(Some(start)), Ok)?.max(start);
+        let end = options.end.map_or_else(|| self.visible_end(None), Ok)?.max(start);
         let start = start.max(self.first());
-        let by_bytes = bytes.map_or(end, |bytes| start.saturating_add(bytes).min(end));
-        let Some(rows) = rows else {
-            // The range has at least one record; otherwise it would never end.
-            return if by_bytes < end { self.boundary(by_bytes.max(start + 1), end) } else { Ok(end) };
+        // The range has at least one record; otherwise it would never end.
+        let end = match bytes.map(|bytes| start.saturating_add(bytes).max(start + 1)) {
+            Some(most) if most < end => self.boundary(most, end)?,
+            _ => end,
         };
-        let (mut left, mut at, mut topics) = (rows, start, TopicMemory::default());
-        let walk = self.walk(start, end, |view| {
+        let Some(rows) = rows else { return Ok(end) };
+        let (mut left, mut topics) = (rows.max(1), TopicMemory::default());
+        let skips = self.skips_of(options, start..end)?;
+        let reached = self.walk_past(skips, start..end, |view| {
             let wanted = options.wants(view, &mut topics);
-            let is_room = at == start || (at < by_bytes && (left > 0 || !wanted));
-            if is_room {
-                left -= u64::from(wanted && left > 0);
-                at = view.physical_offset.0 + u64::from(view.size);
-            }
+            let is_room = left > 0 || !wanted;
+            left -= u64::from(wanted && is_room);
             is_room
         })?;
-        match walk.stop {
-            Stop::NoRecord(_) if at == walk.at || at == start => self.resume_before(walk.at, end),
-            // After the last record there is only the blank rest of its file.
-            Stop::Limit if walk.at > at && left > 0 && at < by_bytes => Ok(walk.at.min(end)),
-            _ => Ok(at.min(end)),
-        }
+        Ok(reached.min(end))
     }
 
     /// Returns the topics that have queues, or will have some, sorted. A new queue's file is written after its first

@@ -7,6 +7,7 @@
 //! Not here: how far the log may be read.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +26,7 @@ use crate::log::commit_log::{Step, UNWRITTEN, too_old};
 use crate::record::compression::{BODY_MAX, decompress};
 use crate::record::layout::{HEAD_MAX, SYS_COMPRESSED};
 use crate::record::{DecodeError, RecordView};
-use crate::recovery::log_view::{Pace, Tail, Window};
+use crate::recovery::log_view::{Pace, Skips, Tail, Window};
 use crate::storage::ahead::ask_for;
 use crate::transaction::op::parse_op_body;
 
@@ -70,6 +71,10 @@ pub struct Scan {
     last_ms: Option<i64>,
     /// No record at or after this offset is shown; `u64::MAX`: the scan ends where nothing is written.
     end: u64,
+    /// What the queues show not to be wanted.
+    skips: Option<Skips>,
+    /// The next range that is skipped.
+    skip: Range<u64>,
     batch: Batch,
     batch_bytes: usize,
     topics: TopicMemory,
@@ -103,6 +108,7 @@ impl Scan {
     pub fn over(log: Log, options: Arc<ScanOptions>, counts: Arc<Counts>) -> Result<Self> {
         options.check()?;
         let (start, end) = Self::range(&log, &options, &counts)?;
+        let skips = log.skips_of(&options, start..end)?;
         let batch = Batch::new(&options.columns);
         let takes_body = options.takes_body();
         let topics = TopicMemory::default();
@@ -113,6 +119,8 @@ impl Scan {
             at: start,
             last_ms: None,
             end,
+            skip: Self::first_skip(skips.as_ref()),
+            skips,
             batch,
             batch_bytes: 0,
             topics,
@@ -176,6 +184,8 @@ impl Scan {
             (self.at, self.window, self.is_done, self.batch_bytes) = (begin, None, false, 0);
             self.last_ms = None;
             self.log.refresh()?;
+            self.skips = self.log.skips_of(&self.options, begin..self.end)?;
+            self.skip = Self::first_skip(self.skips.as_ref());
         }
         Err(Error::StoreClosed)
     }
@@ -202,6 +212,10 @@ impl Scan {
     fn read(&mut self) -> Result<()> {
         let (begin, mut needed) = (self.at, 0);
         while !self.is_done && self.at - begin < SILENT_BYTES_MAX {
+            if self.at >= self.skip.start {
+                self.skip_ahead();
+                continue;
+            }
             let Some(window) = self.take_window(needed)? else {
                 self.is_done = true;
                 return self.check_written();
@@ -220,6 +234,19 @@ impl Scan {
             }
         }
         Ok(())
+    }
+
+    /// Returns the first value of `skip`: the scan asks for the real one at once, if anything can be skipped.
+    const fn first_skip(skips: Option<&Skips>) -> Range<u64> {
+        if skips.is_some() { 0..0 } else { u64::MAX..u64::MAX }
+    }
+
+    /// Skips what need not be read, if it begins here, and finds the next such range.
+    fn skip_ahead(&mut self) {
+        if self.at == self.skip.start && self.skip.end > self.at {
+            (self.at, self.last_ms) = (self.skip.end, None);
+        }
+        self.skip = self.skips.as_mut().map_or(u64::MAX..u64::MAX, |skips| skips.next(self.at));
     }
 
     /// Returns the window that holds the next record; `None` at the end of the range.
@@ -243,7 +270,9 @@ impl Scan {
     }
 
     fn map(&mut self, needed: u64) -> Result<Option<Window>> {
-        let limit = self.pace.next(self.at, self.reach(), needed);
+        let reads = self.skip.start.max(self.at.saturating_add(needed));
+        let until = if self.at < self.skip.start { reads.min(self.reach()) } else { self.reach() };
+        let limit = self.pace.next(self.at, until, needed);
         let found = self.log.window(self.at, limit, needed)?;
         if found.is_some() || self.end == u64::MAX {
             return Ok(found);
@@ -283,7 +312,7 @@ impl Scan {
                 self.check_end()?;
                 return Ok(Some(Left::Over));
             }
-            if rest.is_empty() {
+            if rest.is_empty() || self.at >= self.skip.start {
                 return Ok(Some(Left::Read));
             }
             match window.step(rest, self.at, self.log.verify(self.at, self.last_ms, self.takes_body)) {

@@ -1,5 +1,7 @@
 //! How a scan reads records that no correct client writes.
 
+mod skips;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

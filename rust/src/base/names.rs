@@ -30,6 +30,9 @@ pub const RETRY_PREFIX: &str = "%RETRY%";
 /// Prefix of a group's dead letter topic.
 pub const DEAD_LETTER_PREFIX: &str = "%DLQ%";
 
+/// Prefix of the topics of a broker's light queues. Their entries lead to messages of other topics.
+pub const LIGHT_QUEUE_PREFIX: &str = "%LMQ%";
+
 /// The longest topic, in bytes.
 pub const TOPIC_MAX: usize = 127;
 /// The longest retry or dead letter topic, in bytes.

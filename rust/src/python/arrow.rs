@@ -35,7 +35,8 @@ impl Scan {
     #[new]
     #[pyo3(signature = (path, *, view="messages", columns=None, topics=None, topic_pattern=None, system_topics=false,
         queues=None, only_queues=false, start_store_ms=None, end_store_ms=None, transaction_types=None, start=None,
-        end=None, is_cut=false, batch_rows=None, batch_bytes=None, skip_bad_records=false, fail_on_data_loss=true))]
+        end=None, is_cut=false, batch_rows=None, batch_bytes=None, skip_bad_records=false, fail_on_data_loss=true,
+        skip_bytes_min=None))]
     #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools)] // Each is a keyword.
     fn new(
         py: Python<'_>,
@@ -57,6 +58,7 @@ impl Scan {
         batch_bytes: Option<usize>,
         skip_bad_records: bool,
         fail_on_data_loss: bool,
+        skip_bytes_min: Option<u64>,
     ) -> PyResult<Self> {
         let options = || {
             let view = View::named(view)?;
@@ -76,6 +78,7 @@ impl Scan {
             options.store_ms = start_store_ms.unwrap_or(i64::MIN)..end_store_ms.unwrap_or(i64::MAX);
             options.batch_rows = batch_rows.unwrap_or(options.batch_rows);
             options.batch_bytes = batch_bytes.unwrap_or(options.batch_bytes);
+            options.skip_bytes_min = skip_bytes_min.unwrap_or(options.skip_bytes_min);
             options.bad_records = if skip_bad_records { BadRecords::Skip } else { BadRecords::Fail };
             options.check()?;
             Ok(ScanOptions { only_queues, start, end, is_cut, fail_on_data_loss, ..options })

@@ -13,13 +13,15 @@
 //! A CRC that is not needed is still checked where a body is read.
 
 mod boundary;
+mod skips;
 mod time;
 mod walk;
 
 use std::path::Path;
 use std::sync::Arc;
 
-pub(crate) use self::walk::Stop;
+pub(crate) use self::skips::Skips;
+use self::walk::Stop;
 use super::directory::{log_file_size, look, no_store};
 use super::files::{LogFiles, Window};
 use super::known::{KnownEnd, Verdict};

@@ -4,7 +4,10 @@
 //! Out:    where the walk ended, and why.
 //! Always: reads through views of the files. A record that a view cuts off is read again through a larger view.
 
+use std::ops::Range;
+
 use super::Log;
+use super::skips::Skips;
 use crate::base::error::Result;
 use crate::base::units::to_usize;
 use crate::log::commit_log::{Step, UNWRITTEN};
@@ -40,16 +43,54 @@ impl Log {
         self.walk_from(from, None, limit, visit)
     }
 
+    /// Calls `visit` for each record of a range that is not skipped, until `visit` has enough. Returns the offset of the
+    /// record that it refused, else where the walk ended. The range begins at a record, and its end is not after the
+    /// log's. What cannot be read is left out.
+    pub(crate) fn walk_past(
+        &self,
+        mut skips: Option<Skips>,
+        range: Range<u64>,
+        mut visit: impl FnMut(&RecordView<'_>) -> bool,
+    ) -> Result<u64> {
+        let mut at = range.start;
+        while at < range.end {
+            let skip = skips.as_mut().map_or(u64::MAX..u64::MAX, |skips| skips.next(at));
+            let until = skip.start.min(range.end);
+            let walk = self.walk_within(at, None, until..range.end, &mut visit)?;
+            at = match walk.stop {
+                Stop::Limit if walk.at == skip.start => skip.end,
+                Stop::Limit if walk.at >= until => walk.at,
+                // No file holds the rest.
+                Stop::Limit | Stop::Visitor => return Ok(walk.at),
+                Stop::NoRecord(_) => self.resume_before(walk.at, range.end)?,
+            };
+        }
+        Ok(at)
+    }
+
     pub(super) fn walk_from(
         &self,
         from: u64,
-        mut last_ms: Option<i64>,
+        last_ms: Option<i64>,
         limit: u64,
+        visit: impl FnMut(&RecordView<'_>) -> bool,
+    ) -> Result<Walk> {
+        self.walk_within(from, last_ms, limit..limit, visit)
+    }
+
+    /// Walks up to the first record that begins at or after the first limit. No record reaches across the second one.
+    fn walk_within(
+        &self,
+        from: u64,
+        mut last_ms: Option<i64>,
+        limits: Range<u64>,
         mut visit: impl FnMut(&RecordView<'_>) -> bool,
     ) -> Result<Walk> {
+        let Range { start: limit, end } = limits;
         let (mut at, mut needed, mut pace) = (from, 0, Pace::default());
         while at < limit {
-            let Some(window) = self.window(at, pace.next(at, limit, needed), needed)? else { break };
+            let until = limit.max(at.saturating_add(needed)).min(end);
+            let Some(window) = self.window(at, pace.next(at, until, needed), needed)? else { break };
             let bytes = window.from(at);
             let mut rest: &[u8] = &bytes;
             needed = 0;
@@ -70,7 +111,7 @@ impl Log {
                         continue;
                     }
                     Step::Bad(DecodeError::Truncated { needed: more })
-                        if window.range.end < window.file_end.min(limit) =>
+                        if window.range.end < window.file_end.min(end) =>
                     {
                         needed = more.into();
                         rest = &[];
