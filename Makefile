@@ -46,8 +46,8 @@ peer: $(NATIVE) ## a real RocketMQ and all its clients; both continue each other
 	$(call step,clients,TXSTORE_REMOTE_SECONDS=$${TXSTORE_REMOTE_SECONDS:-20} $(BIN)/python -m pytest tests/remoting tests/remoting_client --tier test$(comma)peer)
 	$(call step,stores,TXSTORE_PEER_STORES=$${TXSTORE_PEER_STORES:-40} TXSTORE_PEER_TURNS=$${TXSTORE_PEER_TURNS:-11} $(BIN)/python -m pytest tests/peer --tier peer)
 
-# PYTHONS: interpreters, by default those that are supported and on the path. SPARKS: versions of pyspark besides the lock's.
-SPARKS ?= 4.2.0 4.2.1
+# PYTHONS: interpreters, by default those that are supported and on the path. SPARKS: versions of pyspark.
+SPARKS ?= 4.0.5 4.1.4 4.2.1 4.3.0
 matrix: $(NATIVE) ## all databases, the browser, other versions of Python and Spark (needs PostgreSQL, MariaDB, Chromium, Java 17)
 	$(call step,databases and browser,$(BIN)/python -m pytest --tier matrix)
 	$(call step,wheel,rm -rf target/wheels && $(BIN)/maturin build --release --locked --quiet --out target/wheels)

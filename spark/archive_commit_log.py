@@ -48,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def start(spark: SparkSession, options: argparse.Namespace) -> StreamingQuery:
     """Starts the query."""
     from txstore import _native
+    from txstore.spark.versions import LIMITS
 
     first, visible = _native.log_range(options.store)
     _say(f"{options.store}: commit log {first:,} to {visible:,}")
@@ -57,7 +58,11 @@ def start(spark: SparkSession, options: argparse.Namespace) -> StreamingQuery:
         write_batch(batch, number, lake)
 
     reader = spark.readStream.format("txstore").option("view", options.view)
-    reader = reader.option("maxBytesPerTrigger", options.batch_bytes).option("failOnDataLoss", not options.skip_lost)
+    reader = reader.option("failOnDataLoss", not options.skip_lost)
+    # Spark 4.0 and 4.1 cannot limit a micro-batch: it is all that is there.
+    batch_bytes = options.batch_bytes or ("512m" if LIMITS else None)
+    if batch_bytes is not None:
+        reader = reader.option("maxBytesPerTrigger", batch_bytes)
     writer = reader.load(options.store).writeStream.foreachBatch(write)
     writer = writer.option("checkpointLocation", str(lake / "_checkpoint"))
     every = {"processingTime": f"{options.follow} seconds"} if options.follow else {"availableNow": True}
@@ -109,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
         "--view", choices=("commitlog", "messages"), default="commitlog",
         help="commitlog: every record, half and op messages too; messages: what consumers can see (commitlog)",
     )  # fmt: skip
-    parser.add_argument("--batch-bytes", default="512m", metavar="SIZE", help="bytes of the log per batch (512m)")
+    parser.add_argument("--batch-bytes", metavar="SIZE", help="bytes of the log per batch (512m)")
     parser.add_argument(
         "--follow", type=float, default=0, metavar="SECONDS", help="continue, with a batch every SECONDS"
     )

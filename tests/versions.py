@@ -20,7 +20,8 @@ LOCK = ROOT / "requirements-dev.lock"
 SUPPORTED = ("python3.11", "python3.12", "python3.13", "python3.14")
 # All that runs in the interpreter itself; servers and clients of other languages are the same with each.
 OF_PYTHON = ("tests/unit", "tests/database", "tests/golden", "tests/model", "tests/remoting_client")
-OF_SPARK = ("tests/spark",)
+# A version of Spark also runs the tests of its tier: a cluster, Spark Connect, packed environments.
+OF_SPARK = ("tests/spark", "--tier", "test,matrix")
 
 
 def interpreters(named: Sequence[str]) -> list[str]:
@@ -40,6 +41,11 @@ def pinned(**others: str) -> list[str]:
     return [f"{name}=={others[name]}" if name in others else line for line in lines for name in [line.split("==")[0]]]
 
 
+def of_spark(version: str) -> list[str]:
+    """The project's own lock with another Spark, and what a client of Spark Connect needs."""
+    return [*pinned(pyspark=version), f"pyspark[connect]=={version}"]
+
+
 def environment(name: str, python: str, wheel: Path, requirements: Sequence[str]) -> Path:
     """The interpreter of a new environment that has the wheel and these packages."""
     home = ROOT / "target" / "matrix" / name
@@ -51,9 +57,9 @@ def environment(name: str, python: str, wheel: Path, requirements: Sequence[str]
     return inside
 
 
-def passes(inside: Path, folders: Sequence[str]) -> bool:
-    """Whether these folders' tests of the tier `test` pass there."""
-    command = [str(inside), "-m", "pytest", "-q", "-p", "no:cacheprovider", *folders]
+def passes(inside: Path, tests: Sequence[str]) -> bool:
+    """Whether these tests pass there: folders, and options of pytest. Without `--tier` those of the tier `test`."""
+    command = [str(inside), "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     # Programs that tests start by name come from the same environment.
     path = f"{inside.parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(command, cwd=ROOT, env=os.environ | {"PATH": path}, check=False).returncode == 0
@@ -68,11 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wheel = asked.wheel.resolve()
     runs: list[tuple[str, str, list[str], Sequence[str]]]
     runs = [(Path(python).name, python, pinned(), OF_PYTHON) for python in interpreters(asked.python)]
-    runs += [(f"spark-{spark}", sys.executable, pinned(pyspark=spark), OF_SPARK) for spark in asked.spark]
+    runs += [(f"spark-{spark}", sys.executable, of_spark(spark), OF_SPARK) for spark in asked.spark]
     failed = []
-    for name, python, requirements, folders in runs:
-        print(f"── {name}: {' '.join(folders)}", flush=True)
-        if not passes(environment(name, python, wheel, requirements), folders):
+    for name, python, requirements, tests in runs:
+        print(f"── {name}: {' '.join(tests)}", flush=True)
+        if not passes(environment(name, python, wheel, requirements), tests):
             failed.append(name)
     print(
         f"{len(runs) - len(failed)} of {len(runs)} versions passed"

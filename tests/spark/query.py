@@ -24,6 +24,7 @@ def session(memory: str = "1g") -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.python.authenticate.socketTimeout", "2m")
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )

@@ -6,6 +6,7 @@ Wrong options are named.
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import txstore
+from tests.copies import killed_copy
 from tests.golden.reader import records
 from tests.golden.unpack import TRANSACTIONAL, Unpacked
 from tests.spark.stores import GROUP
@@ -179,3 +181,35 @@ def test_path_without_a_store_is_named(spark: SparkSession, tmp_path: Path) -> N
     (tmp_path / "file").touch()
     with pytest.raises(Exception, match="not a store"):
         load(spark, tmp_path).count()
+
+
+def test_relative_path_is_that_of_the_driver() -> None:
+    """Tasks run in other directories, so the path is completed before they get it."""
+    from txstore.spark.options import ReadOptions
+
+    assert ReadOptions.of({"path": "stores/orders.store"}).path == str(Path.cwd() / "stores" / "orders.store")
+    assert ReadOptions.of({"path": "file:///stores/orders.store"}).path == "/stores/orders.store"
+
+
+def test_error_of_a_task_names_its_host(spark: SparkSession, orders: Path, tmp_path: Path) -> None:
+    store = killed_copy(orders, tmp_path / "orders.store")
+    planned = load(spark, store, columns="size")
+    assert planned.rdd.getNumPartitions() == 1
+    store.rename(tmp_path / "elsewhere")
+    with pytest.raises(Exception, match="this host has no store at") as raised:
+        planned.count()
+    said = str(raised.value)
+    assert f"on host {socket.gethostname()}" in said
+    assert "hint: mount the store's directory under that path on every executor" in said
+
+
+def test_table_of_the_catalog_is_refused_with_the_view_that_works(spark: SparkSession, orders: Path) -> None:
+    def read_table() -> None:
+        spark.sql(f"CREATE TABLE refused USING txstore OPTIONS (path '{orders}', columns 'topic')")
+        spark.sql("SELECT count(*) FROM refused").collect()
+
+    try:
+        with pytest.raises(Exception, match="CREATE TEMPORARY VIEW orders USING txstore OPTIONS"):
+            read_table()
+    finally:
+        spark.sql("DROP TABLE IF EXISTS refused")

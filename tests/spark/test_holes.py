@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.spark.conftest import per_trigger
 from tests.spark.holes import HOLES, SIZES, Hole, copy_store, dig, write
 
 if TYPE_CHECKING:
@@ -66,5 +67,5 @@ def test_hole_is_an_error_or_skipped(spark: SparkSession, damaged: tuple[Path, H
     assert tuple(found) == hole.kept
     with pytest.raises(Exception, match=rf"{hole.file} is damaged at byte {hole.offset}"):
         stream(spark, store, tmp_path / "failing")
-    kept = stream(spark, store, tmp_path / "skipping", badRecords="skip", maxBytesPerTrigger="1m")
+    kept = stream(spark, store, tmp_path / "skipping", badRecords="skip", **per_trigger(maxBytesPerTrigger="1m"))
     assert tuple(kept) == hole.kept

@@ -22,6 +22,7 @@ import pytest
 import txstore
 from spark import archive_commit_log
 from tests.copies import killed_copy
+from tests.spark.conftest import per_trigger
 from txstore import Message, _native
 from txstore.errors import InvalidOptionError
 
@@ -90,7 +91,7 @@ def kept(offset: dict[str, Any]) -> dict[str, Any]:
 
 def read_all(store: Path, start: dict[str, Any] | None = None, **options: object) -> dict[str, Any]:
     """The offset in a query's checkpoint after it has read everything."""
-    from pyspark.sql.streaming.datasource import ReadAllAvailable
+    from txstore.spark.versions import ReadAllAvailable
 
     reader = stream(store, **options)
     begin = start or reader.initialOffset()
@@ -164,7 +165,7 @@ def test_same_store_continues_through_restarts_growth_and_retention(spark: Spark
     run(spark, store, work)
     for rows in (301, 500):
         grow(store, rows - shown(spark, work))
-        run(spark, store, work, maxOffsetsPerTrigger=70)
+        run(spark, store, work, **per_trigger(maxOffsetsPerTrigger="70"))
         assert shown(spark, work) == rows
     grow(store, 300)
     # All records that were read are gone, and some that were not.
@@ -225,7 +226,7 @@ def test_checkpoint_of_version_1_starts_with_one_warning(
     make(store, 500)
     with pytest.raises(Exception, match=ANOTHER):
         run(spark, store, work)
-    from pyspark.sql.streaming.datasource import ReadAllAvailable
+    from txstore.spark.versions import ReadAllAvailable
 
     with caplog.at_level(logging.WARNING, "txstore.spark"):
         reader = stream(store)

@@ -36,6 +36,7 @@ def offsets(spark: SparkSession, store: Path) -> list[int]:
     return sorted(row.physical_offset for row in frame.collect())
 
 
+@pytest.mark.usefixtures("limits")
 def test_batch_that_was_written_and_not_noted_is_archived_once(
     spark: SparkSession, orders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +111,8 @@ def test_error_is_one_sentence(spark: SparkSession, tmp_path: Path, capsys: Any,
 def submitted(job: str, *arguments: object) -> subprocess.Popen[str]:
     """Runs the job with `spark-submit`."""
     command = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]", "--driver-memory", "1g"]
+    # A machine with other work starts a worker late.
+    command += ["--conf", "spark.python.authenticate.socketTimeout=2m"]
     for setting in ("spark.ui.enabled=false", "spark.log.level=ERROR", "spark.sql.shuffle.partitions=2"):
         command += ["--conf", setting]
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}

@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import txstore
+from tests.spark.conftest import per_trigger
 from tests.spark.stores import message
 from txstore import Message, _native
+from txstore.errors import InvalidOptionError, StoreCorruptError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,6 +67,7 @@ def run(spark: SparkSession, store: Path, work: Path, **options: object) -> list
     return [progress["numInputRows"] for progress in query.recentProgress]
 
 
+@pytest.mark.usefixtures("limits")
 def test_stream_reads_all_in_batches_and_continues_after_a_stop(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:
@@ -84,8 +87,43 @@ def test_stream_reads_all_in_batches_and_continues_after_a_stop(
     assert ends[-1]["last"]["phy"] == expected(store)[-1]
 
 
+def test_stream_continues_after_its_store_has_grown(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    assert sum(run(spark, store, tmp_path)) == 600
+    assert sum(run(spark, store, tmp_path)) == 0
+    with txstore.open(store) as broker:
+        broker.producer("more").send_batch([Message("orders", b"more")] * 40)
+        assert sum(run(spark, store, tmp_path)) == 40
+    assert written(spark, tmp_path / "out") == expected(store)
+
+
+def test_limits_are_refused_where_spark_has_none(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an error, a limit would be ignored silently."""
+    from txstore.spark import stream
+    from txstore.spark.datasource import TxStoreDataSource
+
+    monkeypatch.setattr(stream, "LIMITS", False)
+    for option in ("maxOffsetsPerTrigger", "maxBytesPerTrigger"):
+        source = TxStoreDataSource({"path": str(store), option: "100"})
+        with pytest.raises(InvalidOptionError, match=rf"option {option}: Spark [\d.]+ cannot limit a micro-batch"):
+            source.streamReader(source.schema())
+
+
+def test_reader_without_limits_ends_at_the_end_of_the_log(store: Path, tmp_path: Path) -> None:
+    """As Spark 4.0 and 4.1 call it: for the end it passes no arguments, so the start is compared when it is read."""
+    from txstore.spark.datasource import TxStoreDataSource
+
+    source = TxStoreDataSource({"path": str(store), "columns": "size"})
+    reader = source.streamReader(source.schema())
+    begin, end = reader.initialOffset(), reader.latestOffset()
+    assert end["phy"] == _native.log_range(store)[1]
+    parts = reader.partitions(begin, end)
+    assert sum(batch.num_rows for part in parts for batch in reader.read(part)) == 600
+    with pytest.raises(StoreCorruptError, match="before the stream's offset"):
+        reader.partitions(end, begin)
+
+
 def test_removed_files_are_an_error_or_a_gap(spark: SparkSession, store: Path, tmp_path: Path) -> None:
-    run(spark, store, tmp_path, maxOffsetsPerTrigger=1_000)
+    run(spark, store, tmp_path)
     before = written(spark, tmp_path / "out")
     with txstore.open(store) as broker:
         producer = broker.producer("more")
@@ -122,8 +160,9 @@ def test_stream_begins_at_the_requested_offset(spark: SparkSession, store: Path,
     run(spark, store, tmp_path / "middle", startingPhysicalOffset=every[400] - 1)
     assert written(spark, tmp_path / "middle" / "out") == every[400:]
     assert sum(run(spark, store, tmp_path / "latest", startingOffsets="latest")) == 0
-    topics = run(spark, store, tmp_path / "payments", subscribe="payments", maxOffsetsPerTrigger=100)
-    assert [count for count in topics if count] == [100, 100, 100]
+    limit = per_trigger(maxOffsetsPerTrigger="100")
+    topics = run(spark, store, tmp_path / "payments", subscribe="payments", **limit)
+    assert [count for count in topics if count] == ([100, 100, 100] if limit else [300])
     for options in ({"view": "transactions"}, {"endingTimestamp": 5}, {"startingPhysicalOffset": 1 << 40}):
         with pytest.raises(Exception, match="InvalidOptionError"):
             run(spark, store, tmp_path / "wrong", **options)

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from txstore.arrow import unknown_topic
@@ -35,6 +36,12 @@ OPTIONS = tuple(
     """.split()
 )
 _KNOWN = {name.lower(): name for name in OPTIONS}
+# What Spark adds to the options in CREATE TABLE … USING. When the table is read, it passes no options at all.
+_OF_TABLES = {"owner", "provider", "location", "external", "is_managed_location"}
+_NO_TABLES = (
+    "Spark passes no options to a Python source then\n"
+    "hint: CREATE TEMPORARY VIEW orders USING txstore OPTIONS (path 'orders.store', columns 'topic,size')"
+)
 
 
 @dataclass(frozen=True)
@@ -69,9 +76,13 @@ class ReadOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
         """Parses the options as Spark passes them: texts, with names in any case."""
+        if not {name.lower() for name in options}.isdisjoint(_OF_TABLES):
+            raise _invalid("path", f"a table of Spark's catalog cannot read a store: {_NO_TABLES}")
         given = _Given({_known(name): text for name, text in options.items()})
-        if given.text("path") is None:
-            raise _invalid("path", 'missing\nhint: .load("orders.store") names the store\'s directory')
+        path = _local(given.text("path") or "")
+        if not path:
+            hint = 'hint: .load("orders.store") names the store\'s directory'
+            raise _invalid("path", f"missing\n{hint}; for a table of Spark's catalog: {_NO_TABLES}")
         chosen = [name for name in ("subscribe", "subscribePattern", "assign") if given.text(name) is not None]
         if len(chosen) > 1:
             raise _invalid(chosen[1], f"conflicts with {chosen[0]}\nhint: keep one of the two")
@@ -79,7 +90,8 @@ class ReadOptions:
         given.exclude("endingPhysicalOffset", "endingOffsets", "endingTimestamp")
         starting, queues = given.starting()
         return cls(
-            path=_local(given.text("path") or ""),
+            # Spark parses options on the driver. The tasks run in other directories, on other hosts.
+            path=str(Path(path).absolute()),
             view=given.text("view") or "messages",
             columns=given.names("columns"),
             include_body=given.flag("includeBody", True),

@@ -8,12 +8,15 @@ Not here: which part of the log is read (`datasource.py` for a batch, `stream.py
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from txstore import _native
+from txstore.errors import TxStoreError
 from txstore.spark.options import ReadOptions
 
 __all__ = ["LogRange", "plan", "read_range"]
@@ -42,7 +45,26 @@ def plan(options: ReadOptions, schema: pa.Schema, start: int, end: int) -> Seque
 
 
 def read_range(options: ReadOptions, schema: pa.Schema, partition: LogRange) -> Iterator[pa.RecordBatch]:
-    """Yields the batches of a range between two records, with exactly Spark's schema."""
+    """Yields the batches of a range between two records, with exactly Spark's schema. An error names the host."""
+    try:
+        yield from _batches(options, schema, partition)
+    except TxStoreError as error:
+        error.add_note(_task(options.path, partition))
+        raise
+
+
+def _task(path: str, partition: LogRange) -> str:
+    """Returns what an error in a task needs: which host it ran on, and whether that host has the store at all."""
+    at = f"in the task of offsets {partition.start} to {partition.end}, on host {socket.gethostname()}"
+    if (Path(path) / "commitlog").is_dir():
+        return at
+    return (
+        f"{at}: this host has no store at {path}, and the driver had one when it planned the query\n"
+        "hint: mount the store's directory under that path on every executor, too"
+    )
+
+
+def _batches(options: ReadOptions, schema: pa.Schema, partition: LogRange) -> Iterator[pa.RecordBatch]:
     scan = _native.Scan(
         options.path,
         columns=schema.names,

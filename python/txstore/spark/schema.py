@@ -8,12 +8,13 @@ Always: the columns are defined once, in the engine.
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from txstore import _native
 from txstore.errors import InvalidOptionError
 from txstore.spark.options import ReadOptions
+from txstore.spark.versions import arrow_types
 
 __all__ = ["arrow_schema", "columns_of", "spark_schema"]
 
@@ -54,4 +55,4 @@ def arrow_schema(options: ReadOptions, wanted: StructType) -> pa.Schema:
                 "hint: read it as it is and cast it in Spark",
                 option="schema",
             )
-    return to_arrow_schema(wanted, timezone="UTC")
+    return arrow_types(wanted)

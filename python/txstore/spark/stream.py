@@ -15,13 +15,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from txstore import _native
@@ -30,6 +23,15 @@ from txstore.spark.identity import Keeper, Mark
 from txstore.spark.options import LATEST, ReadOptions
 from txstore.spark.ranges import LogRange, plan, read_range
 from txstore.spark.schema import arrow_schema
+from txstore.spark.versions import (
+    LIMITS,
+    SPARK_VERSION,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,6 +74,8 @@ class TxStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ):
             if value is not None:
                 raise InvalidOptionError(f"option {option}: a stream has no end", option=option)
+        if not LIMITS:
+            _refuse_limits(options)
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """Returns where a new query begins. A restarted query continues from its checkpoint."""
@@ -92,19 +96,18 @@ class TxStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return self._offset(_native.log_boundary(options.path, self._left(start, first)))
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
-        """Returns where the next micro-batch ends."""
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: Offset | None = None, limit: ReadLimit | None = None
+    ) -> Offset:
+        """Returns where the next micro-batch ends. Spark 4.0 and 4.1 pass no arguments: it ends at the log's end."""
         first, visible = self._range()
         end = visible if self._target is None else self._target
+        if start is None:
+            return self._offset(end)
         self._check(start, first)
         begin = self._left(_physical(start), first)
         if begin > visible:
-            raise StoreCorruptError(
-                f"the log of {self._options.path} ends at {visible}, before the stream's offset {begin}: it is another "
-                "store, or lost power removed what was not flushed\nhint: start with a new checkpoint",
-                file=self._options.path,
-                offset=visible,
-            )
+            raise self._shortened(visible, begin)
         if begin >= end:
             # Unchanged, because Spark would treat an offset with the same number and other facts as a new batch.
             return start if begin == _physical(start) else self._offset(begin)
@@ -137,6 +140,8 @@ class TxStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A query that was killed continues here, with offsets from its checkpoint.
         self._check(start, first)
         self._check(end, first)
+        if _physical(start) > _physical(end):
+            raise self._shortened(_physical(end), _physical(start))
         begin = self._left(_physical(start), first)
         return plan(self._options, self._schema, begin, max(begin, _physical(end)))
 
@@ -182,13 +187,34 @@ class TxStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return first
 
-    def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
+    def _shortened(self, end: int, begin: int) -> StoreCorruptError:
+        return StoreCorruptError(
+            f"the log of {self._options.path} ends at {end}, before the stream's offset {begin}: it is another "
+            "store, or lost power removed what was not flushed\nhint: start with a new checkpoint",
+            file=self._options.path,
+            offset=end,
+        )
+
+    def _limits(self, limit: ReadLimit | None) -> tuple[int | None, int | None]:
         """Returns the limits of a micro-batch in rows and bytes. Spark passes on only one of the two in the options."""
         if isinstance(limit, ReadMaxRows):
             return limit.max_rows, self._options.trigger_bytes_max
         if isinstance(limit, ReadMaxBytes):
             return None, limit.max_bytes
         return None, None
+
+
+def _refuse_limits(options: ReadOptions) -> None:
+    for option, value in (
+        ("maxOffsetsPerTrigger", options.trigger_rows_max),
+        ("maxBytesPerTrigger", options.trigger_bytes_max),
+    ):
+        if value is not None:
+            raise InvalidOptionError(
+                f"option {option}: Spark {SPARK_VERSION} cannot limit a micro-batch of a Python source; "
+                "Spark 4.2 is the first that can\nhint: omit it; a micro-batch then reads up to the end of the log",
+                option=option,
+            )
 
 
 def _physical(offset: Offset) -> int:
