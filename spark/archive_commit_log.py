@@ -57,7 +57,7 @@ def start(spark: SparkSession, options: argparse.Namespace) -> StreamingQuery:
     def write(batch: DataFrame, number: int) -> None:
         write_batch(batch, number, lake)
 
-    reader = spark.readStream.format("txstore").option("view", options.view)
+    reader = spark.readStream.format("txstore").option("view", options.view).option("columns", "*")
     reader = reader.option("failOnDataLoss", not options.skip_lost)
     # Spark 4.0 and 4.1 cannot limit a micro-batch: it is all that is there.
     batch_bytes = options.batch_bytes or ("512m" if LIMITS else None)

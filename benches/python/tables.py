@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -21,7 +22,7 @@ import txstore
 from benches.python import loads
 from txstore import Message
 
-__all__ = ["TWO", "filled", "load", "scan", "spark_session", "spark_task_peak_bytes", "sunk"]
+__all__ = ["TWO", "filled", "java_machine", "load", "scan", "spark_session", "spark_task_peak_bytes", "sunk"]
 
 TWO = ["topic", "size"]
 
@@ -60,6 +61,13 @@ def spark_session() -> SparkSession:
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )
+
+
+def java_machine(spark: SparkSession) -> int:
+    """The process id of the session's Java machine."""
+    gateway: Any = spark.sparkContext._gateway
+    pid: int = gateway.proc.pid
+    return pid
 
 
 def load(spark: SparkSession, store: Path, columns: list[str] | None) -> DataFrame:

@@ -18,11 +18,13 @@ from tests.copies import killed_copy
 from tests.golden.reader import records
 from tests.golden.unpack import TRANSACTIONAL, Unpacked
 from tests.spark.stores import GROUP
+from tests.unit.pages import blocks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
 SMALL = {"maxPartitionBytes": "80k"}
 
 
@@ -193,8 +195,8 @@ def test_relative_path_is_that_of_the_driver() -> None:
 
 def test_error_of_a_task_names_its_host(spark: SparkSession, orders: Path, tmp_path: Path) -> None:
     store = killed_copy(orders, tmp_path / "orders.store")
-    planned = load(spark, store, columns="size")
-    assert planned.rdd.getNumPartitions() == 1
+    planned = load(spark, store, columns="size").rdd
+    assert planned.getNumPartitions() == 1
     store.rename(tmp_path / "elsewhere")
     with pytest.raises(Exception, match="this host has no store at") as raised:
         planned.count()
@@ -213,3 +215,55 @@ def test_table_of_the_catalog_is_refused_with_the_view_that_works(spark: SparkSe
             read_table()
     finally:
         spark.sql("DROP TABLE IF EXISTS refused")
+
+
+def warnings_of_a_plan(caplog: pytest.LogCaptureFixture, path: Path, **options: str) -> list[str]:
+    """The warnings of a query that is planned, and then read in many tasks."""
+    from txstore.spark.datasource import TxStoreDataSource
+
+    caplog.clear()
+    source = TxStoreDataSource({"path": str(path), **SMALL, **options})
+    reader = source.reader(source.schema())
+    tasks = reader.partitions()
+    assert len(tasks) > 4
+    assert sum(batch.num_rows for task in tasks for batch in reader.read(task)) == 1_034
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_plan_of_all_columns_warns_once(orders: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from txstore.spark.datasource import TxStoreDataSource
+
+    (warning,) = warnings_of_a_plan(caplog, orders)
+    assert "reads all 21 columns" in warning
+    assert 'hint: option("columns", "topic,size")' in warning
+    for option in ({"columns": "*"}, {"columns": "topic,body"}, {"includeBody": "false"}):
+        assert warnings_of_a_plan(caplog, orders, **option) == []
+    source = TxStoreDataSource({"path": str(orders)})
+    stream = source.streamReader(source.schema())
+    tasks = stream.partitions(stream.initialOffset(), stream.latestOffset())
+    assert sum(batch.num_rows for task in tasks for batch in stream.read(task)) == 1_034
+    assert [record.getMessage() for record in caplog.records] == [warning]
+
+
+def test_star_is_every_column(spark: SparkSession, orders: Path) -> None:
+    assert load(spark, orders, columns="*").columns == load(spark, orders).columns
+
+
+def test_examples_of_the_page_print_what_it_shows(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "orders.store"
+    with txstore.open(store) as broker:
+        producer = broker.producer("shop")
+        for topic in ("orders", "orders", "payments"):
+            producer.send(txstore.Message(topic, b"paid"))
+    (_, program), (_, shown), (_, statements), (_, of_view) = blocks(PAGE)[:4]
+    capsys.readouterr()
+    exec(program.replace("orders.store", str(store)), {"spark": spark})
+    assert capsys.readouterr().out.strip() == shown.strip()
+    *before, query = statements.replace("orders.store", str(store)).strip().rstrip(";").split(";")
+    for statement in before:
+        spark.sql(statement)
+    spark.sql(query).show()
+    assert capsys.readouterr().out.strip() == of_view.strip()
+    spark.catalog.dropTempView("messages")

@@ -21,7 +21,7 @@ from txstore import _native
 from txstore.errors import InvalidOptionError
 from txstore.spark.options import LATEST, ReadOptions
 from txstore.spark.ranges import LogRange, plan, read_range
-from txstore.spark.schema import arrow_schema, spark_schema
+from txstore.spark.schema import arrow_schema, spark_schema, warn_of_all_columns
 
 if TYPE_CHECKING:
     from txstore.spark.stream import TxStoreStreamReader
@@ -76,6 +76,7 @@ class TxStoreReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Returns even ranges between records."""
         options = self._options
+        warn_of_all_columns(options, self._schema)
         options.check_topics(_native.log_topics(options.path))
         first, visible = _native.log_range(options.path)
         start, end = _range(options, first, visible)

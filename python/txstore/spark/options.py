@@ -22,6 +22,7 @@ from txstore.errors import InvalidOptionError
 __all__ = ["OPTIONS", "ReadOptions"]
 
 EARLIEST, LATEST = "earliest", "latest"
+ALL_COLUMNS = "*"
 _OFFSET_MAX = (1 << 63) - 1
 _EARLIEST_OFFSET, _LATEST_OFFSET = -2, -1
 # The first queue offset to read and the end, by topic and queue.
@@ -51,6 +52,8 @@ class ReadOptions:
     path: str
     view: str = "messages"
     columns: tuple[str, ...] | None = None
+    chose_columns: bool = False
+    """Whether an option says which columns to read, even if it says all."""
     include_body: bool = True
     include_properties: bool = True
     topics: tuple[str, ...] | None = None
@@ -93,7 +96,8 @@ class ReadOptions:
             # Spark parses options on the driver. The tasks run in other directories, on other hosts.
             path=str(Path(path).absolute()),
             view=given.text("view") or "messages",
-            columns=given.names("columns"),
+            columns=None if given.text("columns") == ALL_COLUMNS else given.names("columns"),
+            chose_columns=given.any_of("columns", "includeBody", "includeProperties"),
             include_body=given.flag("includeBody", True),
             include_properties=given.flag("includeProperties", True),
             topics=given.names("subscribe"),
@@ -152,6 +156,9 @@ class _Given:
 
     def text(self, option: str) -> str | None:
         return self._texts.get(option)
+
+    def any_of(self, *options: str) -> bool:
+        return any(option in self._texts for option in options)
 
     def exclude(self, option: str, *others: str) -> None:
         """Raises InvalidOptionError if more than one of these options is given."""

@@ -7,6 +7,8 @@ Always: the columns are defined once, in the engine.
 
 from __future__ import annotations
 
+import logging
+
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -16,8 +18,9 @@ from txstore.errors import InvalidOptionError
 from txstore.spark.options import ReadOptions
 from txstore.spark.versions import arrow_types
 
-__all__ = ["arrow_schema", "columns_of", "spark_schema"]
+__all__ = ["arrow_schema", "columns_of", "spark_schema", "warn_of_all_columns"]
 
+_log = logging.getLogger("txstore.spark")
 _LEFT_OUT = (("body", "include_body"), ("properties", "include_properties"))
 
 
@@ -56,3 +59,16 @@ def arrow_schema(options: ReadOptions, wanted: StructType) -> pa.Schema:
                 option="schema",
             )
     return arrow_types(wanted)
+
+
+def warn_of_all_columns(options: ReadOptions, schema: pa.Schema) -> None:
+    """Logs a warning if a plan moves all columns with the bodies, and no option and no schema chose them."""
+    if options.chose_columns or "body" not in schema.names or schema.names != columns_of(options):
+        return
+    _log.warning(
+        "%s: this query reads all %d columns with every body, whatever it selects later: Spark passes neither "
+        "columns nor filters to a Python source\n"
+        'hint: option("columns", "topic,size") names the columns that it needs; option("columns", "*") means all '
+        "of them, without this warning",
+        options.path, len(schema.names),
+    )  # fmt: skip

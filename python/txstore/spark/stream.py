@@ -22,7 +22,7 @@ from txstore.errors import InvalidOptionError, OffsetTooOldError, StoreCorruptEr
 from txstore.spark.identity import Keeper, Mark
 from txstore.spark.options import LATEST, ReadOptions
 from txstore.spark.ranges import LogRange, plan, read_range
-from txstore.spark.schema import arrow_schema
+from txstore.spark.schema import arrow_schema, warn_of_all_columns
 from txstore.spark.versions import (
     LIMITS,
     SPARK_VERSION,
@@ -80,6 +80,7 @@ class TxStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """Returns where a new query begins. A restarted query continues from its checkpoint."""
         options = self._options
+        warn_of_all_columns(options, self._schema)
         options.check_topics(_native.log_topics(options.path))
         first, visible = self._range()
         start = options.start_physical_offset
