@@ -3,7 +3,8 @@
     spark-submit spark/archive_commit_log.py orders.store lake/orders
 
 In:     a store's directory, even while it is written.
-Out:    `topic=…/day=…/batch=N/*.parquet` with each record once, and `_checkpoint/`.
+Out:    `topic=…/day=…/batch=N/*.parquet` with each record once, and `_checkpoint/`. A day that is over is rewritten in
+        few files.
 Always: exactly once, even after SIGKILL. A micro-batch is a range of the log that the checkpoint has before it is
         written; if it is repeated, it overwrites its own folders with the same rows. Any reader of Parquet sees the
         same rows. A day is one of UTC. By default it archives what is there and ends; `--follow` continues.
@@ -31,9 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from pyspark.errors import StreamingQueryException
     from pyspark.sql import SparkSession
 
+    from txstore.spark.compaction import Compaction
+
     spark = SparkSession.builder.appName("archive commit log").getOrCreate()
     try:
         _watch(start(spark, options), options.follow)
+        if not options.keep_files:
+            _say_compacted(Compaction(spark, Path(options.lake)).run())
     except TxStoreError as error:
         print(f"archive_commit_log: {error}", file=sys.stderr)
         return 2
@@ -48,13 +53,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def start(spark: SparkSession, options: argparse.Namespace) -> StreamingQuery:
     """Starts the query."""
     from txstore import _native
+    from txstore.spark.compaction import Compaction
     from txstore.spark.versions import LIMITS
 
     first, visible = _native.log_range(options.store)
     _say(f"{options.store}: commit log {first:,} to {visible:,}")
     lake = Path(options.lake)
 
+    compaction = Compaction(spark, lake)
+    compaction.finish()
+
     def write(batch: DataFrame, number: int) -> None:
+        if not options.keep_files:
+            _say_compacted(compaction.run(before=number))
         write_batch(batch, number, lake)
 
     reader = spark.readStream.format("txstore").option("view", options.view).option("columns", "*")
@@ -101,6 +112,11 @@ def _progress(query: StreamingQuery, seen: int, begin: float) -> int:
     return seen
 
 
+def _say_compacted(days: Sequence[Path]) -> None:
+    for day in days:
+        _say(f"{day.parent.name}/{day.name}: compacted")
+
+
 def _say(text: str) -> None:
     print(text, flush=True)
 
@@ -120,6 +136,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--skip-lost", action="store_true", help="continue after what retention removed before it was archived"
+    )
+    parser.add_argument(
+        "--keep-files", action="store_true", help="do not rewrite the files of a day when the next one has begun"
     )
     return parser
 
