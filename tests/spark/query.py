@@ -12,8 +12,8 @@ import sys
 from pyspark.sql import SparkSession
 
 
-def session(memory: str = "1g") -> SparkSession:
-    """A session configured as in the tests."""
+def builder(memory: str = "1g") -> SparkSession.Builder:
+    """The configuration of a session as in the tests."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     return (
@@ -26,14 +26,14 @@ def session(memory: str = "1g") -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.python.authenticate.socketTimeout", "2m")
         .config("spark.log.level", "ERROR")
-        .getOrCreate()
     )
 
 
 def main(store: str, checkpoint: str, out: str, rows: str) -> None:
     """Reads up to the log's present end."""
     frame = (
-        session()
+        builder()
+        .getOrCreate()
         .readStream.format("txstore")
         .option("columns", "topic,physical_offset,size")
         .option("maxOffsetsPerTrigger", rows)

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from txstore import _native
 from txstore.errors import InvalidOptionError, OffsetTooOldError, StoreCorruptError
 from txstore.spark.identity import Keeper, Mark
+from txstore.spark.lag import StreamLag
 from txstore.spark.options import LATEST, ReadOptions
 from txstore.spark.ranges import LogRange, plan, read_range
 from txstore.spark.schema import arrow_schema, warn_of_all_columns
@@ -61,6 +62,8 @@ class TxStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: int | None = None
         # The offset made last, because most are asked for more than once.
         self._made: Offset | None = None
+        # The last micro-batch that was planned, for the query's progress.
+        self._batch: tuple[Offset, Offset] | None = None
         self._warned_of_version_1 = False
         if options.view == "transactions":
             raise InvalidOptionError(
@@ -101,6 +104,11 @@ class TxStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: Offset | None = None, limit: ReadLimit | None = None
     ) -> Offset:
         """Returns where the next micro-batch ends. Spark 4.0 and 4.1 pass no arguments: it ends at the log's end."""
+        end = self._next(start, limit)
+        self._batch = (end if start is None else start, end)
+        return end
+
+    def _next(self, start: Offset | None, limit: ReadLimit | None) -> Offset:
         first, visible = self._range()
         end = visible if self._target is None else self._target
         if start is None:
@@ -128,8 +136,13 @@ class TxStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        """Returns where the log ends, for the query's progress."""
-        return self._offset(self._range()[1])
+        """Returns where the log ends and how far the query is from it, for its progress."""
+        latest = self._offset(self._range()[1])
+        if self._batch is None:
+            return latest
+        start, end = self._batch
+        lag = StreamLag.between(end, latest).to_json(_physical(end) - _physical(start))
+        return {**latest, "lag": lag}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fixes the end of the log for this query."""
