@@ -941,7 +941,9 @@ class Scan:
     `transaction_types`: as in `txstore.scan`. `queues`: topic -> queue id -> (first queue offset, end); with
     `only_queues` no other queue is shown. `start`, `end`: physical offsets; `is_cut`: both were found by `log_cut` or
     `Scan.advance`, so a record across the end is an error. `skip_bytes_min`: bytes of the log that are skipped at
-    least, where the queues' files show that no row is there. The constructor opens nothing.
+    least, where the queues' files show that no row is there. `shows_missing`: the view `transactions` also has a row for
+    each op, and for the finals and discarded copies of each identity, whose half is not in the log, in the state
+    `half_missing`. The constructor opens nothing.
 
     Raises InvalidOptionError.
     """
@@ -968,6 +970,7 @@ class Scan:
         skip_bad_records: bool = False,
         fail_on_data_loss: bool = True,
         skip_bytes_min: int | None = None,
+        shows_missing: bool = False,
     ) -> Scan: ...
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Returns a new stream of record batches, as a capsule. Raises as `check` does."""

@@ -18,6 +18,6 @@ mod tests;
 
 pub use crate::recovery::log_view::Log;
 pub use identity::RecordName;
-pub use options::{BadRecords, ScanOptions};
+pub use options::{BadRecords, HalfMissing, ScanOptions};
 pub use scan::{Counts, Scan};
 pub use schema::{Column, View};

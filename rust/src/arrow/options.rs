@@ -39,6 +39,15 @@ pub enum BadRecords {
     Skip,
 }
 
+/// Whether the view of transactions has rows for records whose half is not in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HalfMissing {
+    /// It has a row for each transaction.
+    Hidden,
+    /// It also has a row for each op, and for the finals and discarded copies of each identity.
+    Shown,
+}
+
 /// Returns a record's transaction type. A record of the half topic is prepared, whatever its sysflag.
 pub(super) fn transaction_type(view: &RecordView<'_>) -> TransactionType {
     if view.topic == HALF_TOPIC { TransactionType::Prepared } else { view.transaction_type() }
@@ -90,6 +99,8 @@ pub struct ScanOptions {
     pub fail_on_data_loss: bool,
     /// Records that the queues show not to be wanted are skipped if they are at least so many bytes of the log.
     pub skip_bytes_min: u64,
+    /// In the view of transactions: whether ops, finals and discarded copies whose half is not in the log are rows.
+    pub half_missing: HalfMissing,
 }
 
 /// RocketMQ's clients send bodies of at most 4 MiB, so a batch holds a few of them, and fits the cache of most
@@ -121,6 +132,7 @@ impl ScanOptions {
             bad_records: BadRecords::Fail,
             fail_on_data_loss: true,
             skip_bytes_min: SKIP_BYTES_MIN,
+            half_missing: HalfMissing::Hidden,
         }
     }
 

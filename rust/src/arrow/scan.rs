@@ -17,7 +17,7 @@ use arrow_schema::{ArrowError, Schema};
 
 use super::Log;
 use super::batch::{Batch, Row};
-use super::folded::{Folded, HALVES_MAX};
+use super::folded::Folded;
 use super::options::{BadRecords, ScanOptions, TopicMemory, invalid};
 use super::schema::View;
 use crate::base::error::{Error, Result};
@@ -81,7 +81,7 @@ pub struct Scan {
     takes_body: bool,
     window: Option<Window>,
     pace: Pace,
-    /// In the view of transactions: all of them, once they are folded.
+    /// In the view of transactions: the fold, once it has begun.
     folded: Option<Folded>,
     is_done: bool,
 }
@@ -191,13 +191,15 @@ impl Scan {
     }
 
     fn next_folded(&mut self) -> Result<Option<RecordBatch>> {
+        if self.is_done {
+            return Ok(None);
+        }
         let folded = match &mut self.folded {
             Some(folded) => folded,
-            None => self.folded.insert(Folded::of(&self.log, HALVES_MAX)?),
+            None => self.folded.insert(Folded::of(&self.log, self.options.half_missing)?),
         };
-        folded.append(&mut self.batch, self.options.batch_rows);
-        self.is_done = self.batch.rows() == 0;
-        self.hand_out(0)
+        self.is_done = !folded.append(&mut self.log, &mut self.batch, self.options.batch_rows)?;
+        if self.is_done && self.batch.rows() == 0 { Ok(None) } else { self.finish(0) }
     }
 
     fn hand_out(&mut self, begin: u64) -> Result<Option<RecordBatch>> {
@@ -205,6 +207,10 @@ impl Scan {
         if self.batch.rows() == 0 && (self.is_done || self.at == begin) {
             return Ok(None);
         }
+        self.finish(begin)
+    }
+
+    fn finish(&mut self, begin: u64) -> Result<Option<RecordBatch>> {
         self.batch.finish().map(Some).map_err(|why| self.log.corrupt(begin, &why.to_string()))
     }
 

@@ -146,7 +146,7 @@ columns! {
     Trace "trace" Text false;
     Identity "identity" Long true;
     State "state" Text false;
-    PreparedTimestamp "prepared_timestamp" Time false;
+    PreparedTimestamp "prepared_timestamp" Time true;
     FirstCheckTimestamp "first_check_timestamp" Time true;
     EndedTimestamp "ended_timestamp" Time true;
     HalfQueueOffsets "half_queue_offsets" Longs false;

@@ -1,5 +1,6 @@
 //! How a scan reads records that no correct client writes.
 
+mod folded;
 mod skips;
 
 use std::sync::Arc;
@@ -9,7 +10,6 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{Array, RecordBatch};
 
-use super::folded::Folded;
 use super::{BadRecords, Counts, Log, Scan, ScanOptions, View};
 use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 use crate::record::{Draft, Position, encode};
@@ -21,16 +21,12 @@ const FILE: u64 = 1 << 16;
 
 /// Returns a log with records of these properties, one after the other, in files of 64 KiB, and where each begins.
 fn log_of(properties: &[&[u8]], body: &[u8]) -> (Arc<Memory>, Vec<u64>) {
-    records_of("orders", properties, body)
-}
-
-fn records_of(topic: &str, properties: &[&[u8]], body: &[u8]) -> (Arc<Memory>, Vec<u64>) {
     let storage = Arc::new(Memory::new());
     storage.create_dir("commitlog").unwrap();
     let (mut at, mut offsets) = (0, Vec::new());
     for properties in properties {
         let draft = Draft {
-            topic,
+            topic: "orders",
             queue_id: QueueId(0),
             flag: 0,
             sys_flag: 0,
@@ -146,18 +142,6 @@ fn a_planned_range_that_ends_within_a_record_is_refused() {
         let first = scan.next_batch();
         assert_eq!(first.is_err(), fails, "{end}: {first:?}");
     }
-}
-
-#[test]
-fn the_view_of_transactions_says_how_many_are_too_many() {
-    let (storage, _) = log_of(&[b"", b"", b""], b"body");
-    let log = open_log(&storage);
-    Folded::of(&log, 0).unwrap();
-    let (storage, _) = records_of("RMQ_SYS_TRANS_HALF_TOPIC", &[b"PGROUP\x01g\x02", b"PGROUP\x01g\x02"], b"body");
-    let log = open_log(&storage);
-    Folded::of(&log, 2).unwrap();
-    let refused = Folded::of(&log, 1).unwrap_err().to_string();
-    assert!(refused.contains("has 2 half messages") && refused.contains("view traces"), "{refused}");
 }
 
 #[test]

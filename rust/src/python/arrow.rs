@@ -19,7 +19,7 @@ use super::call::detached;
 use super::error::{OrRaise, into_py};
 use crate::arrow::options::{Topics, topics_matching, types_named};
 use crate::arrow::schema::schema;
-use crate::arrow::{BadRecords, Counts, Log, ScanOptions, View};
+use crate::arrow::{BadRecords, Counts, HalfMissing, Log, ScanOptions, View};
 use crate::base::error::Error;
 
 /// A range of the log. It can be read any number of times.
@@ -36,7 +36,7 @@ impl Scan {
     #[pyo3(signature = (path, *, view="messages", columns=None, topics=None, topic_pattern=None, system_topics=false,
         queues=None, only_queues=false, start_store_ms=None, end_store_ms=None, transaction_types=None, start=None,
         end=None, is_cut=false, batch_rows=None, batch_bytes=None, skip_bad_records=false, fail_on_data_loss=true,
-        skip_bytes_min=None))]
+        skip_bytes_min=None, shows_missing=false))]
     #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools)] // Each is a keyword.
     fn new(
         py: Python<'_>,
@@ -59,6 +59,7 @@ impl Scan {
         skip_bad_records: bool,
         fail_on_data_loss: bool,
         skip_bytes_min: Option<u64>,
+        shows_missing: bool,
     ) -> PyResult<Self> {
         let options = || {
             let view = View::named(view)?;
@@ -81,6 +82,9 @@ impl Scan {
             options.skip_bytes_min = skip_bytes_min.unwrap_or(options.skip_bytes_min);
             options.bad_records = if skip_bad_records { BadRecords::Skip } else { BadRecords::Fail };
             options.check()?;
+            if shows_missing {
+                options.half_missing = HalfMissing::Shown;
+            }
             Ok(ScanOptions { only_queues, start, end, is_cut, fail_on_data_loss, ..options })
         };
         let options = Arc::new(options().or_raise(py)?);

@@ -14,51 +14,21 @@ use crate::base::error::{Error, Outcome, Result};
 use crate::base::java;
 use crate::base::mutant::{Mutant, mutated};
 use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
-use crate::base::units::{PhysicalOffset, QueueId, QueueOffset};
+use crate::base::units::{PhysicalOffset, QueueOffset};
 use crate::log::commit_log::Scanner;
 use crate::record::RecordView;
 use crate::record::message_id::MessageId;
+use crate::transaction::HalfFacts;
 use crate::transaction::convert::resume_draft;
 use crate::transaction::pending::Pending;
 use crate::transaction::replay::{Keep, Replay};
+use crate::transaction::row::{HalfRecord, HalfRecords, TransactionRow};
 use crate::transaction::table::{Key, Table};
-use crate::transaction::{HalfCopy, HalfFacts};
 
 /// The maximum number of records to read for one id.
 const RECORDS_MAX: usize = 4_096;
 /// The maximum number of op messages to search for one that names a half.
 const OPS_MAX: usize = 1 << 16;
-
-/// One transaction of the log.
-#[derive(Clone, Debug)]
-pub struct TransactionRow {
-    /// The transaction id.
-    pub transaction_id: Option<String>,
-    /// The producer group.
-    pub group: Option<String>,
-    /// The real topic.
-    pub topic: String,
-    /// The real queue, from the newest half message.
-    pub queue_id: QueueId,
-    /// The outcome. `None`: the transaction is pending.
-    pub outcome: Option<Outcome>,
-    /// The half messages, oldest first.
-    pub halves: Vec<HalfCopy>,
-    /// Physical offsets of the final messages in the real topic.
-    pub finals: Vec<u64>,
-    /// Physical offsets of the discarded copies.
-    pub discards: Vec<u64>,
-    /// Physical offsets of the op messages that name one of its halves.
-    pub ops: Vec<u64>,
-    /// When the first half message was stored, in milliseconds.
-    pub prepared_ms: i64,
-    /// When a broker first put it back for a check, in milliseconds. txstore's own checks leave no trace in the log.
-    pub first_check_ms: Option<i64>,
-    /// When the deciding record was stored, in milliseconds.
-    pub ended_ms: Option<i64>,
-    /// The number of checks that a broker noted in the newest half message.
-    pub checks: u16,
-}
 
 /// The discarded copy of a transaction, and the end of the half queue before the search for it.
 #[derive(Clone, Copy, Debug)]
@@ -264,79 +234,28 @@ impl Shared {
     }
 }
 
-/// The facts that a row takes from a half's record.
-#[derive(Debug)]
-pub(crate) struct HalfRecord {
-    transaction_id: Option<String>,
-    group: Option<String>,
-    topic: String,
-    queue_id: QueueId,
-    stored_ms: i64,
-    is_put_back: bool,
-}
-
-impl HalfRecord {
-    pub(crate) fn of(view: &RecordView<'_>) -> Self {
-        let facts = HalfFacts::of(view);
-        Self {
-            transaction_id: view.unique_id().map(str::to_owned),
-            group: Some(facts.group).filter(|group| !group.is_empty()).map(str::to_owned),
-            topic: facts.real_topic.to_owned(),
-            queue_id: facts.real_queue_id,
-            stored_ms: view.store_timestamp.0,
-            is_put_back: !facts.sent,
-        }
-    }
-}
-
 /// Returns the rows of a replay with `Keep::All`, in the order of their first halves. `read` reads a half's record.
-pub(crate) fn rows(
+fn rows(
     table: &Table,
     replay: &Replay,
     mut read: impl FnMut(PhysicalOffset) -> Result<HalfRecord>,
 ) -> Result<Vec<TransactionRow>> {
-    let mut entries: Vec<(u64, Key)> = table
-        .iter()
-        .map(|(key, entry)| (entry.copies().next().map_or(0, |(copy, _)| copy.queue_offset), key))
-        .collect();
+    let mut entries: Vec<(u64, Key)> = table.iter().map(|(key, entry)| (entry.first_queue_offset(), key)).collect();
     entries.sort_unstable();
     let entry = |(_, key): (u64, Key)| table.get(key).map(|entry| (key, entry));
-    entries.into_iter().filter_map(entry).map(|(key, entry)| row(table, replay, key, entry, &mut read)).collect()
-}
-
-fn row(
-    table: &Table,
-    replay: &Replay,
-    key: Key,
-    entry: &Pending,
-    read: &mut impl FnMut(PhysicalOffset) -> Result<HalfRecord>,
-) -> Result<TransactionRow> {
-    let halves: Vec<HalfCopy> = entry.copies().map(|(copy, _)| copy).collect();
-    let physical_offset = |copy: &HalfCopy| PhysicalOffset(copy.physical_offset);
-    let first = read(physical_offset(halves.first().unwrap_or(&entry.newest)))?;
-    let (mut queue_id, mut first_check_ms) = (first.queue_id, first.is_put_back.then_some(first.stored_ms));
-    for copy in halves.iter().skip(1) {
-        let again = read(physical_offset(copy))?;
-        queue_id = again.queue_id;
-        first_check_ms = first_check_ms.or(again.is_put_back.then_some(again.stored_ms));
-    }
-    let passed = replay.is_below_progress(table, key).then_some(Outcome::FinishedUnknown);
-    let more = entry.more().cloned().unwrap_or_default();
-    Ok(TransactionRow {
-        transaction_id: first.transaction_id,
-        group: first.group,
-        topic: first.topic,
-        queue_id,
-        outcome: entry.evidence().outcome().or(passed),
-        halves,
-        finals: more.finals,
-        discards: more.discards,
-        ops: more.ops,
-        prepared_ms: first.stored_ms,
-        first_check_ms,
-        ended_ms: more.ended_ms.filter(|_| entry.evidence().outcome().is_some()),
-        checks: entry.checks,
-    })
+    let row = |(key, entry): (Key, &Pending)| {
+        let mut halves: Option<HalfRecords> = None;
+        for (copy, _) in entry.copies() {
+            let record = read(PhysicalOffset(copy.physical_offset))?;
+            match &mut halves {
+                Some(halves) => halves.add(&record),
+                None => halves = Some(HalfRecords::begin(record)),
+            }
+        }
+        let is_passed = replay.is_below_progress(table, key);
+        Ok(halves.map(|halves| TransactionRow::of(halves, entry.clone(), is_passed)))
+    };
+    entries.into_iter().filter_map(entry).map(row).filter_map(Result::transpose).collect()
 }
 
 fn unknown(transaction_id: &str) -> Error {

@@ -50,15 +50,14 @@ pub use copy::Copy;
 pub use deliver_delayed::Delivered;
 pub use end_transaction::{Decider, End, EndKind, Ended};
 pub use expire::Expired;
-pub use history::TransactionRow;
-#[cfg(feature = "arrow")]
-pub(crate) use history::{HalfRecord, rows};
 pub use lifecycle::note_fork;
 pub use open::OpenReport;
 pub use statistics::{PendingRow, StoreStat};
 pub use stored_record::StoredRecord;
 pub use sync_thread::SyncThread;
 pub use without_waiting::Now;
+
+pub use crate::transaction::row::TransactionRow;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -24,6 +24,7 @@ pub mod outcome;
 pub mod pending;
 pub mod recent;
 pub mod replay;
+pub mod row;
 pub mod scan;
 pub mod sizes;
 mod slab;

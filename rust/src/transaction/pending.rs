@@ -74,6 +74,11 @@ impl Pending {
         older.chain([(self.newest, self.newest_sent)])
     }
 
+    /// Returns the half queue offset of its oldest copy.
+    pub fn first_queue_offset(&self) -> u64 {
+        self.copies().next().map_or(self.newest.queue_offset, |(copy, _)| copy.queue_offset)
+    }
+
     /// Returns whether one of its copies has that physical offset.
     pub fn has_copy_at(&self, physical_offset: u64) -> bool {
         self.copies().any(|(copy, _)| copy.physical_offset == physical_offset)

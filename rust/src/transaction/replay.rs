@@ -6,7 +6,7 @@
 //!         and may commit twice.
 //! Not here: reading the log, writing the missing ops.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use hashbrown::HashMap;
 
@@ -31,6 +31,30 @@ pub enum Keep {
     Identities,
     /// Every transaction with all its records, to list them.
     All,
+    /// The same, for a log of any size: the caller takes each transaction when it has ended (`Replay::next_ended`), and
+    /// learns what comes later (`Replay::next_unmatched`).
+    UntilTaken,
+}
+
+impl Keep {
+    /// Returns whether the positions of all records are kept.
+    const fn has_records(self) -> bool {
+        matches!(self, Self::All | Self::UntilTaken)
+    }
+}
+
+/// A record whose transaction is not in the table, or perhaps not the one that was found, because transactions were
+/// taken from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmatched {
+    /// An op names this half queue offset.
+    Op(u64),
+    /// A final message or a discarded copy of this identity names the half at this physical offset.
+    End(Option<Identity>, u64),
+    /// A half message of this identity: it may belong to a transaction that was taken.
+    Half(Identity),
+    /// A discarded copy of this identity was matched, though it names a half that the transaction does not have.
+    Doubtful(Identity),
 }
 
 /// The state of a replay besides the table.
@@ -53,6 +77,10 @@ pub struct Replay {
     loss: Loss,
     /// The store timestamp of the last record that was applied.
     now_ms: i64,
+    /// With `Keep::UntilTaken`: transactions that have ended, as far as the log tells so far.
+    ended: VecDeque<Key>,
+    /// With `Keep::UntilTaken`: what was not matched.
+    unmatched: VecDeque<Unmatched>,
 }
 
 /// Whether records were lost directly before the next record.
@@ -83,6 +111,33 @@ impl Replay {
             is_repaired: false,
             loss: Loss::None,
             now_ms: 0,
+            ended: VecDeque::new(),
+            unmatched: VecDeque::new(),
+        }
+    }
+
+    /// Returns the next transaction that a record has ended whose newest half is named by an op. It may come again.
+    pub fn next_ended(&mut self) -> Option<Key> {
+        self.ended.pop_front()
+    }
+
+    /// Returns what else the records since the last call did not match.
+    pub fn next_unmatched(&mut self) -> Option<Unmatched> {
+        self.unmatched.pop_front()
+    }
+
+    /// Takes a transaction from the table. Later records do not find it.
+    pub fn take(&mut self, table: &mut Table, key: Key) -> Option<Pending> {
+        let entry = table.remove(key)?;
+        for (copy, _) in entry.copies() {
+            self.by_physical_offset.remove(&copy.physical_offset);
+        }
+        Some(entry)
+    }
+
+    fn note_unmatched(&mut self, what: Option<Unmatched>) {
+        if self.keep == Keep::UntilTaken {
+            self.unmatched.extend(what);
         }
     }
 
@@ -165,6 +220,7 @@ impl Replay {
                 self.note_physical_offset(half.copy, key);
             }
             Some(displaced) => {
+                self.note_unmatched(half.identity.map(Unmatched::Half));
                 // The displaced transaction can still be found by its physical offsets until it is settled.
                 let copies: Vec<_> = table.get(displaced).into_iter().flat_map(Pending::copies).collect();
                 for (copy, _) in copies {
@@ -174,16 +230,17 @@ impl Replay {
             }
             None => {
                 let put_back = half.identity.filter(|_| !facts.sent);
-                match put_back.and_then(|identity| Some((identity, self.finished.get_mut(&identity)?))) {
-                    Some((identity, finished)) => {
-                        // A broker put a decided half back. This copy needs an op that names it, too.
-                        let outcome = table.outcome(*finished).unwrap_or(Outcome::FinishedUnknown);
-                        self.finished_older.entry(identity).or_default().push(*finished);
-                        *finished = half.copy.queue_offset;
-                        table.decided.set(half.copy.queue_offset, outcome);
-                        self.unnamed.insert(half.copy.queue_offset);
-                    }
-                    None => self.begin(table, &half),
+                let finished = put_back.and_then(|identity| Some((identity, self.finished.get_mut(&identity)?)));
+                if let Some((identity, finished)) = finished {
+                    // A broker put a decided half back. This copy needs an op that names it, too.
+                    let outcome = table.outcome(*finished).unwrap_or(Outcome::FinishedUnknown);
+                    self.finished_older.entry(identity).or_default().push(*finished);
+                    *finished = half.copy.queue_offset;
+                    table.decided.set(half.copy.queue_offset, outcome);
+                    self.unnamed.insert(half.copy.queue_offset);
+                } else {
+                    self.note_unmatched(put_back.map(Unmatched::Half));
+                    self.begin(table, &half);
                 }
             }
         }
@@ -194,35 +251,42 @@ impl Replay {
         self.note_physical_offset(half.copy, key);
     }
 
-    /// Notes a copy's physical offset, by which later records find its transaction. Only with `Keep::All`.
+    /// Notes a copy's physical offset, by which later records find its transaction.
     fn note_physical_offset(&mut self, copy: HalfCopy, key: Key) {
-        if self.keep == Keep::All {
+        if self.keep.has_records() {
             self.by_physical_offset.insert(copy.physical_offset, key);
         }
     }
 
     fn final_message(&mut self, table: &mut Table, view: &RecordView<'_>) {
         let identity = Identity::of(view.properties, view.topic, view.body_crc);
-        match self.find(table, identity, view.prepared_transaction_offset.0, false) {
-            Some(key) => {
-                table.saw_final(key);
-                self.note(table, key, view, |more| more.finals.push(view.physical_offset.0));
-                self.settle(table, key);
-            }
-            None => self.decide_again(table, identity, Outcome::Committed),
+        let half = view.prepared_transaction_offset.0;
+        if let Some(key) = self.find(table, identity, half, false) {
+            table.saw_final(key);
+            self.note(table, key, view, |more| more.finals.push(view.physical_offset.0));
+            self.settle(table, key);
+        } else {
+            self.note_unmatched(Some(Unmatched::End(identity, half)));
+            self.decide_again(table, identity, Outcome::Committed);
         }
     }
 
     fn discard(&mut self, table: &mut Table, view: &RecordView<'_>) {
         let real_topic = view.properties.get_str(REAL_TOPIC).unwrap_or_default();
         let identity = Identity::of(view.properties, real_topic, view.body_crc);
-        match self.find(table, identity, view.prepared_transaction_offset.0, true) {
-            Some(key) => {
-                table.saw_discard(key);
-                self.note(table, key, view, |more| more.discards.push(view.physical_offset.0));
-                self.settle(table, key);
+        let half = view.prepared_transaction_offset.0;
+        if let Some(key) = self.find(table, identity, half, true) {
+            // A broker writes 0.
+            let is_named = half == 0 || half < self.first_physical_offset;
+            if !is_named && !table.get(key).is_some_and(|entry| entry.has_copy_at(half)) {
+                self.note_unmatched(identity.map(Unmatched::Doubtful));
             }
-            None => self.decide_again(table, identity, Outcome::Discarded),
+            table.saw_discard(key);
+            self.note(table, key, view, |more| more.discards.push(view.physical_offset.0));
+            self.settle(table, key);
+        } else {
+            self.note_unmatched(Some(Unmatched::End(identity, half)));
+            self.decide_again(table, identity, Outcome::Discarded);
         }
     }
 
@@ -232,15 +296,17 @@ impl Replay {
         for queue_offset in parse_op_body(view.body) {
             highest = highest.max(queue_offset);
             self.unnamed.remove(&queue_offset);
-            if let Some(key) = table.find(queue_offset) {
-                table.saw_op(key, queue_offset, op);
-                self.note(table, key, view, |more| {
-                    if more.ops.last() != Some(&view.physical_offset.0) {
-                        more.ops.push(view.physical_offset.0);
-                    }
-                });
-                self.settle(table, key);
-            }
+            let Some(key) = table.find(queue_offset) else {
+                self.note_unmatched(Some(Unmatched::Op(queue_offset)));
+                continue;
+            };
+            table.saw_op(key, queue_offset, op);
+            self.note(table, key, view, |more| {
+                if more.ops.last() != Some(&view.physical_offset.0) {
+                    more.ops.push(view.physical_offset.0);
+                }
+            });
+            self.settle(table, key);
         }
         self.named_end = self.named_end.max(highest.saturating_add(1));
         table.ops.note(view.queue_offset.0, highest);
@@ -287,7 +353,7 @@ impl Replay {
     }
 
     fn note(&self, table: &mut Table, key: Key, view: &RecordView<'_>, note: impl FnOnce(&mut More)) {
-        if self.keep == Keep::All {
+        if self.keep.has_records() {
             table.note(key, |more| {
                 note(more);
                 more.ended_ms = more.ended_ms.or(Some(view.store_timestamp.0));
@@ -299,8 +365,10 @@ impl Replay {
     fn settle(&mut self, table: &mut Table, key: Key) {
         let Some(entry) = table.get(key) else { return };
         let named = entry.more().is_some_and(|more| more.named.contains(&entry.newest.queue_offset));
-        if let Some(outcome) = entry.evidence().outcome().filter(|_| named && self.keep != Keep::All) {
-            self.decide(table, key, outcome);
+        match (self.keep, entry.evidence().outcome().filter(|_| named)) {
+            (Keep::UntilTaken, Some(_)) => self.ended.push_back(key),
+            (Keep::Open | Keep::Identities, Some(outcome)) => self.decide(table, key, outcome),
+            (Keep::All, _) | (_, None) => {}
         }
     }
 

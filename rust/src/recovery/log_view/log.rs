@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) use self::skips::Skips;
-use self::walk::Stop;
+pub(crate) use self::walk::Stop;
 use super::directory::{log_file_size, look, no_store};
 use super::files::{LogFiles, Window};
 use super::known::{KnownEnd, Verdict};
@@ -156,16 +156,16 @@ impl Log {
         Ok(stored.filter(|_| !self.is_all_ours()).unwrap_or(0))
     }
 
-    /// Calls `show` for each record up to the visible end and returns that end.
-    pub(crate) fn each(&self, mut show: impl FnMut(&RecordView<'_>)) -> Result<u64> {
-        let end = self.visible_end(None)?;
-        let walk = self.walk(self.first(), end, |view| {
+    /// Calls `show` for each record up to the visible end.
+    #[cfg(test)]
+    pub(crate) fn each(&self, mut show: impl FnMut(&RecordView<'_>)) -> Result<()> {
+        let walk = self.walk(self.first(), self.visible_end(None)?, |view| {
             show(view);
             true
         })?;
         match walk.stop {
             Stop::NoRecord(why) => Err(self.corrupt(walk.at, &why)),
-            Stop::Limit | Stop::Visitor => Ok(walk.at),
+            Stop::Limit | Stop::Visitor => Ok(()),
         }
     }
 
