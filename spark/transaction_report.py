@@ -3,8 +3,9 @@
     spark-submit spark/transaction_report.py orders.store report
 
 In:     the directory of a store, of txstore or of a RocketMQ broker, open or closed.
-Out:    in the folder, `transactions/` (Parquet, see docs/spark.md), `ledger.json` and `report.html`. A later run with
-        the same folder reads only the new part of the log and the open transactions; `--fresh` starts over.
+Out:    in the folder, `transactions/` (Parquet, see docs/report.md), `ledger.json`, `report.json` and `report.html`. A
+        later run with the same folder reads only the new part of the log and the open transactions; `--fresh` starts
+        over.
 """
 
 from __future__ import annotations
@@ -35,16 +36,18 @@ def run(options: argparse.Namespace) -> Path:
     """Writes the report and returns the path of its page."""
     from pyspark.sql import SparkSession
 
+    from txstore.report.last_run import LEDGER
+    from txstore.report.summary import Statistics
+    from txstore.report.writing import write_page
     from txstore.spark.report.ledger import Ledger
-    from txstore.spark.report.page import page
-    from txstore.spark.report.summary import summarize
 
     folder = Path(options.output)
     spark = SparkSession.builder.appName("transaction report").getOrCreate()
     if options.fresh and (folder / "ledger.json").exists():
         (folder / "ledger.json").unlink()
         shutil.rmtree(folder / "transactions", ignore_errors=True)
-        (folder / "report.html").unlink(missing_ok=True)
+        for name in ("report.html", "report.json"):
+            (folder / name).unlink(missing_ok=True)
     ledger = Ledger(spark, options.store, folder)
     begin = time.monotonic()
     _say(f"{options.store}: commit log {ledger.first:,} to {ledger.visible:,}, read up to {ledger.physical_offset:,}")
@@ -52,19 +55,19 @@ def run(options: argparse.Namespace) -> Path:
     done = ledger.advance(until, round(options.lookback_minutes * 60_000))
     _say(f"{time.monotonic() - begin:6.1f} s  transactions folded from {done:,} bytes of the log")
     now = options.now or datetime.now().astimezone()
-    summary = summarize(
-        ledger.transactions(),
-        options.store,
-        (ledger.log_first, ledger.physical_offset),
+    statistics = Statistics(
+        ledger.log_first,
         now_ms=round(now.timestamp() * 1_000),
         pending_after_ms=round(options.pending_after_minutes * 60_000),
     )
+    for batch in ledger.batches():
+        statistics.add(batch)
+    summary = statistics.summary(str(Path(options.store).resolve()), (ledger.log_first, ledger.physical_offset))
     _say(f"{time.monotonic() - begin:6.1f} s  statistics of {summary.all.transactions:,} transactions")
     for one in summary.suspicions:
         if one.count:
             _say(f"          {one.count:,} {one.name.lower()}")
-    found = folder / "report.html"
-    found.write_text(page(summary))
+    found = write_page(summary, folder, LEDGER, ledger.last_run)
     _say(f"rows: {folder / 'transactions'}\npage: {found.resolve().as_uri()}")
     return found
 

@@ -1,17 +1,16 @@
 """Guards the report: run by run, with only open transactions kept, it ends as a report of the whole log does.
 
-It agrees with the simulator's list of transactions, and its page shows the numbers.
+It agrees with the simulator's list of transactions and with the report that needs no Spark, and its page shows the
+numbers.
 """
 
 from __future__ import annotations
 
-import html.parser
 import json
 import os
-import re
 import shutil
 import subprocess
-from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +18,8 @@ import pytest
 
 from spark.simulate_transactions import Simulated, simulate, write_list
 from tests.golden.unpack import Unpacked
+from tests.report_page import Shown
 from txstore.errors import InvalidOptionError
-from txstore.spark.report.charts import Series, columns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,34 +107,6 @@ def test_killed_run_is_repeated(spark: SparkSession, orders: Path, tmp_path: Pat
         Ledger(spark, str(other), tmp_path)
 
 
-class Shown(html.parser.HTMLParser):
-    """The content of a page: its tiles, headings, and how many rows and bars there are."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tiles: dict[str, str] = {}
-        self.words: list[str] = []
-        self.tags: Counter[str] = Counter()
-        self._tile = ""
-        self._path: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags[tag] += 1
-        self._path.append(tag)
-        self._tile = dict(attrs).get("data-name") or self._tile
-
-    def handle_endtag(self, tag: str) -> None:
-        while self._path and self._path.pop() != tag:
-            pass
-
-    def handle_data(self, data: str) -> None:
-        if self._path and self._path[-1] == "strong":
-            self.tiles[self._tile] = data
-        elif data.strip() and self._path and self._path[-1] != "style":
-            self.words.append(data.strip())
-
-
 @pytest.fixture(scope="module")
 def report(spark: SparkSession, golden: Unpacked, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a broker's store, made by the job itself."""
@@ -149,7 +120,7 @@ def report(spark: SparkSession, golden: Unpacked, tmp_path_factory: pytest.TempP
 
 def test_page_is_one_file_and_shows_the_numbers(report: Path) -> None:
     text = report.read_text()
-    assert not any(word in text for word in ("http:", "https:", "<script", "<link", "@import", "url("))
+    assert not any(word in text for word in ("http:", "https:", "<link", "src=", "@import", "url("))
     shown = Shown(text)
     assert shown.tiles["Transactions"] == "108"
     assert shown.tiles["Pending too long"] == "13"
@@ -157,15 +128,38 @@ def test_page_is_one_file_and_shows_the_numbers(report: Path) -> None:
     assert json.loads((report.parent / "ledger.json").read_text())["run"] == 1
 
 
-@pytest.mark.parametrize("highest", [0, 9, 987_654, 1_200_000, 16_000_000, 1_000_000_000])
-def test_numbers_of_an_axis_are_within_the_picture(highest: int) -> None:
-    chart = columns(
-        [Series("a", "a", [highest])], ["now"], title="t", x_axis="x", y_axis="y", shown_labels=lambda _: False
+def test_report_without_spark_has_the_same_rows_and_page(
+    spark: SparkSession, golden: Unpacked, report: Path, tmp_path: Path
+) -> None:
+    from txstore.report.writing import write_report
+    from txstore.spark.report.fold import COLUMNS
+
+    store, now = golden["tx-crash"].store, datetime(2030, 1, 1, tzinfo=UTC)
+    write_report(store, tmp_path / "whole", now=now)
+    texts = [
+        (folder / "report.html").read_text().replace(str(folder.resolve()), "")
+        for folder in (report.parent, tmp_path / "whole")
+    ]
+    assert texts[0] == texts[1]
+    found, expected = (
+        sorted(spark.read.parquet(str(folder / "transactions")).select(COLUMNS).collect(), key=str)
+        for folder in (report.parent, tmp_path / "whole")
     )
-    ticks = re.findall(r'class="tick" x="([0-9.]+)" y="[0-9.]+" text-anchor="end">([0-9,]+)<', chart)
-    assert len(ticks) > 1
-    for right, number in ticks:
-        assert float(right) - 7.5 * len(number) >= 0, "twelve pixels high, a digit is about seven wide"
+    assert found == expected
+
+
+def test_folder_of_the_other_kind_of_report_is_refused(
+    spark: SparkSession, golden: Unpacked, report: Path, tmp_path: Path
+) -> None:
+    from txstore.report.writing import write_report
+    from txstore.spark.report.ledger import Ledger
+
+    store = golden["tx-crash"].store
+    with pytest.raises(InvalidOptionError, match="the report of the Spark job\nhint: name another folder"):
+        write_report(store, report.parent)
+    write_report(store, tmp_path / "whole")
+    with pytest.raises(InvalidOptionError, match="the report of `txstore tx report`"):
+        Ledger(spark, str(store), tmp_path / "whole")
 
 
 @pytest.mark.matrix

@@ -38,7 +38,7 @@ _NOUNS = {
     "group": "Consumer groups: list, describe, create, reset, delete.",
     "message": "Messages: get, by-key, by-time.",
     "dlq": "Dead letters: list, resend.",
-    "tx": "Transactions: list, show, explain, commit, rollback, discard, resume.",
+    "tx": "Transactions: list, show, explain, commit, rollback, discard, resume, reconcile, report.",
     "outbox": "Messages that wait in a database: list, show, retry, drop.",
     "forward": "Send messages that wait in a database to a store or a broker.",
     "serve": "Serve a store to RocketMQ clients over the network.",

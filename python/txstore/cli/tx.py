@@ -1,16 +1,17 @@
-"""`txstore tx …`: lists, shows, explains and ends transactions.
+"""`txstore tx …`: lists, shows, explains, ends and reports transactions.
 
 In:     a transaction's id.
 Out:    text or JSON, an exit code.
 Always: an id means the newest transaction with that id; a unique prefix of at least 4 characters is enough. A
         transaction that ended in another way is an error.
 Not here: the comparison with a database (`txstore.database`), the explanation of a transaction
-        (`txstore.TransactionTrace`).
+        (`txstore.TransactionTrace`), the report (`txstore.report`).
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -25,9 +26,10 @@ from txstore import (
     TransactionTrace,
     errors,
 )
-from txstore.cli.arguments import AsJson, StoreTarget, noun
+from txstore.cli.arguments import AsJson, StorePath, StoreTarget, moment, noun
 from txstore.cli.exit_codes import EXIT_FINDING
 from txstore.cli.output import age, paint_state, print_facts, print_json, print_table, printable, utc
+from txstore.cli.progress import Progress
 from txstore.cli.target import Operated, Target, reading, writing
 from txstore.config import milliseconds
 from txstore.database import Database, MissingTransaction
@@ -42,7 +44,7 @@ _PREFIX_MIN = 4
 _SHOWN = 4
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
-app: typer.Typer = noun("Transactions: list, show, explain, commit, rollback, discard, resume, reconcile.")
+app: typer.Typer = noun("Transactions: list, show, explain, commit, rollback, discard, resume, reconcile, report.")
 TransactionId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The transaction's id, or how it begins.")]
 
 
@@ -306,3 +308,48 @@ def missing_facts(one: MissingTransaction) -> dict[str, Any]:
     """Returns a transaction without a message as JSON."""
     committed_ms = _since_epoch_ms(one.committed_timestamp)
     return {"transaction_id": one.transaction_id, "committed_timestamp_ms": committed_ms, "state": one.state}
+
+
+@app.command()
+def report(
+    path: StorePath,
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="A folder for the report alone.")],
+    pending_after_minutes: Annotated[
+        float,
+        typer.Option(
+            "--pending-after-minutes", metavar="N", min=0, help="Age from which a pending transaction is suspicious."
+        ),
+    ] = 10,
+    now: Annotated[
+        str | None, typer.Option("--now", metavar="TIME", help="The time that ages refer to, UTC; by default now.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a Parquet row for each transaction of the log, and an HTML page.
+
+    A later run with the same folder replaces them, and its page says what has changed.
+    """
+    try:
+        from txstore.report.writing import PAGE, ROWS, write_report
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("txstore"):
+            raise
+        raise errors.InvalidOptionError(
+            f"the report needs {error.name}, which is not installed\nhint: pip install 'txstore[report]'",
+            option="report",
+        ) from None
+    at, pending_after = now and moment(now, "--now"), timedelta(minutes=pending_after_minutes)
+    with Progress("transactions") as bar:
+        summary = write_report(path, output, now=at or None, pending_after=pending_after, progress=bar.to)
+    folder = output.resolve()
+    facts = {
+        "transactions": summary.all.transactions,
+        **{state: count for state, count in summary.all.counts.items() if count},
+        "rows": str(folder / ROWS),
+        "page": str(folder / PAGE),
+    }
+    found = {one.name.lower(): one.count for one in summary.suspicions if one.count}
+    if as_json:
+        print_json({**facts, "to_look_at": found})
+    else:
+        print_facts({**facts, **found})

@@ -1,5 +1,5 @@
-"""The transaction report: a row for each transaction, suspicious ones, and an HTML page.
+"""The transaction report by Spark: a row for each transaction of a log of any size, read run by run.
 
-`fold` is the outcome rule as DataFrame operations, `ledger` the Parquet files that each run extends, `summary` the
-statistics, `page` the HTML file. The job that connects them is spark/transaction_report.py.
+`fold` is the outcome rule as DataFrame operations, `ledger` the Parquet files that each run extends. The statistics and
+the page are those of `txstore.report`. The job that connects them is spark/transaction_report.py.
 """

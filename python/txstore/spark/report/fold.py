@@ -14,14 +14,13 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 
-__all__ = ["COLUMNS", "HALF_MISSING", "Traces", "fold", "read_traces", "unfold"]
+from txstore._native import Scan
+from txstore.report.summary import HALF_MISSING
+
+__all__ = ["COLUMNS", "Traces", "fold", "read_traces", "unfold"]
 
 # The columns of the view `transactions`, in its order.
-COLUMNS = """transaction_id producer_group real_topic real_queue_id state prepared_timestamp first_check_timestamp
-ended_timestamp check_times half_queue_offsets half_physical_offsets final_physical_offsets
-discarded_physical_offsets op_physical_offsets""".split()
-# The state of a row without a transaction: an op, final or discarded copy whose half is not in the log.
-HALF_MISSING = "half_missing"
+COLUMNS = Scan("", view="transactions").columns
 
 _HALF = """identity transaction_id producer_group real_topic real_queue_id check_times half_queue_offset
 physical_offset store_timestamp""".split()

@@ -14,18 +14,23 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.dataset as ds
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 from pyspark.sql.types import StructType
 
 from txstore import _native
 from txstore.errors import InvalidOptionError
+from txstore.report.last_run import LEDGER, LastRun
+from txstore.report.summary import COLUMNS, HALF_MISSING
 from txstore.spark.identity import Keeper, Mark
-from txstore.spark.report.fold import HALF_MISSING, fold, read_traces, unfold
+from txstore.spark.report.fold import fold, read_traces, unfold
 from txstore.spark.report.time_search import last_store_ms, offset_at
 
 __all__ = ["LOOKBACK_MS", "Ledger"]
@@ -68,6 +73,7 @@ class Ledger:
         self.first: int
         self.visible: int
         self.first, self.visible = _native.log_range(store)
+        self.last_run = LastRun.load(folder, self._store, LEDGER)
         self._state = self._load()
 
     @property
@@ -105,6 +111,14 @@ class Ledger:
     def transactions(self) -> DataFrame:
         """Returns every transaction once."""
         return self._read(self._folder / _TABLE).drop("run", "open", "parts")
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Returns every transaction once, read by the driver: the columns that the statistics need."""
+        options = ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")
+        files = sorted(str(file) for file in (self._folder / _TABLE).rglob("*.parquet"))
+        if files:
+            table = ds.dataset(files, format=ds.ParquetFileFormat(read_options=options))
+            yield from table.to_batches(columns=COLUMNS)
 
     def _read(self, folder: Path) -> DataFrame:
         return self._spark.read.schema(StructType.fromJson(self._state.schema)).parquet(str(folder))
