@@ -983,6 +983,11 @@ class Scan:
         """
     def raise_failure(self) -> None:
         """Raises the engine's error of the last failed stream, once. Does nothing if none failed."""
+    def count(self, start: int, end: int, *, most: int) -> int:
+        """Returns how many rows of this scan a range between two records has, at most `most`.
+
+        The end must not be after the visible end. In the views of ops, an op message counts as one row.
+        """
     def advance(self, start: int, *, rows: int | None = None, bytes: int | None = None) -> int:
         """Returns the end of a range from `start` with that many rows of this scan, or bytes of the log.
 
@@ -1035,6 +1040,27 @@ def log_cut(path: str | PathLike[str], start: int, end: int, parts: int) -> list
 
 def log_topics(path: str | PathLike[str]) -> list[str]:
     """Returns the topics that have or will have queues in the store, including system topics, sorted."""
+
+def log_queue_ids(path: str | PathLike[str], topic: str) -> list[int]:
+    """Returns the numbers of a topic's queues: those of its settings, and those that have files. Sorted."""
+
+def log_queue_range(path: str | PathLike[str], topic: str, queue_id: int) -> tuple[int, int] | None:
+    """Returns the first queue offset of a queue that is still in the log, and the end.
+
+    None if the queue has never had a message.
+    """
+
+def log_queue_offset_since(path: str | PathLike[str], topic: str, queue_id: int, store_ms: int) -> int | None:
+    """Returns the first queue offset of a queue whose message was stored at or after a time, in ms since the epoch.
+
+    None if there is no such message. It is found by binary search: a clock that stepped back can hide an earlier one.
+    """
+
+def log_queue_position(path: str | PathLike[str], topic: str, queue_id: int, queue_offset: int) -> int:
+    """Returns the physical offset of the first message of a queue at or after a queue offset.
+
+    The visible end if there is no such message.
+    """
 
 def log_half_progress(path: str | PathLike[str]) -> int:
     """Returns the half queue offset below which a broker finished all halves, even if the log does not show how.

@@ -7,13 +7,16 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::Log;
 use super::options::{ScanOptions, TopicMemory};
 use crate::base::error::Result;
 use crate::recovery::log_view::Skips;
 use crate::storage::config_file;
+
+/// More queues of a topic are not listed.
+const QUEUES_MAX: i64 = 1 << 16;
 
 impl Log {
     /// Returns what a scan with these options can skip in a range; `None` if it has to read all of it.
@@ -48,14 +51,40 @@ impl Log {
         Ok(reached.min(end))
     }
 
+    /// Returns how many records of a range are wanted, at most `most`. The range begins at a record, and its end is not
+    /// after the log's.
+    pub fn count(&self, options: &ScanOptions, range: Range<u64>, most: u64) -> Result<u64> {
+        let (mut found, mut topics) = (0, TopicMemory::default());
+        let skips = self.skips_of(options, range.clone())?;
+        self.walk_past(skips, range, |view| {
+            found += u64::from(options.wants(view, &mut topics));
+            found < most
+        })?;
+        Ok(found)
+    }
+
+    /// Returns the numbers of a topic's queues, sorted: those of its settings, and those that have files.
+    pub fn queue_ids(&self, topic: &str) -> Result<Vec<i32>> {
+        let settings = self.topic_settings()?;
+        let number = |name: &str| settings.get(topic)?.get(name)?.as_i64();
+        let configured = ["readQueueNums", "writeQueueNums"].into_iter().filter_map(number).max().unwrap_or(0);
+        let configured = 0..i32::try_from(configured.min(QUEUES_MAX)).unwrap_or(0);
+        let files = self.queue_files()?.and_then(|files| files.list().ok()).unwrap_or_default();
+        let found = files.into_iter().filter(|queue| &*queue.topic == topic).map(|queue| queue.queue_id.0);
+        Ok(configured.chain(found).collect::<BTreeSet<_>>().into_iter().collect())
+    }
+
     /// Returns the topics that have queues, or will have some, sorted. A new queue's file is written after its first
     /// messages.
     pub fn topics(&self) -> Result<Vec<String>> {
         let entries = self.storage().list(crate::index::consume_queue::DIRECTORY)?.unwrap_or_default();
         let queues = entries.into_iter().filter(|entry| entry.is_dir).map(|entry| entry.name);
-        let file = config_file::load(self.storage(), "topics.json")?.value.unwrap_or_default();
-        let table = file.get("topicConfigTable").and_then(Value::as_object);
-        let configured = table.into_iter().flat_map(|table| table.keys().cloned());
+        let configured = self.topic_settings()?.into_iter().map(|(topic, _)| topic);
         Ok(queues.chain(configured).collect::<BTreeSet<_>>().into_iter().collect())
+    }
+
+    fn topic_settings(&self) -> Result<Map<String, Value>> {
+        let file = config_file::load(self.storage(), "topics.json")?.value.unwrap_or_default();
+        Ok(file.get("topicConfigTable").and_then(Value::as_object).cloned().unwrap_or_default())
     }
 }

@@ -21,6 +21,7 @@ use crate::arrow::options::{Topics, topics_matching, types_named};
 use crate::arrow::schema::schema;
 use crate::arrow::{BadRecords, Counts, HalfMissing, Log, ScanOptions, View};
 use crate::base::error::Error;
+use crate::base::units::QueueId;
 
 /// A range of the log. It can be read any number of times.
 #[pyclass(frozen, module = "txstore._native")]
@@ -132,6 +133,13 @@ impl Scan {
         detached(py, advance)
     }
 
+    /// Returns how many rows of this scan a range between two records has, at most `most`. The end must not be after the
+    /// visible end. In the views of ops, an op message counts as one row.
+    #[pyo3(signature = (start, end, *, most))]
+    fn count(&self, py: Python<'_>, start: u64, end: u64, most: u64) -> PyResult<u64> {
+        detached(py, || Log::open(&self.path)?.count(&self.options, start..end, most))
+    }
+
     /// The column names, in order.
     #[getter]
     fn columns(&self) -> Vec<&'static str> {
@@ -221,6 +229,51 @@ pub(super) fn log_cut(py: Python<'_>, path: PathBuf, start: u64, end: u64, parts
 #[pyfunction]
 pub(super) fn log_topics(py: Python<'_>, path: PathBuf) -> PyResult<Vec<String>> {
     detached(py, || Log::open(&path)?.topics())
+}
+
+/// Returns the numbers of a topic's queues, sorted.
+#[pyfunction]
+pub(super) fn log_queue_ids(py: Python<'_>, path: PathBuf, topic: &str) -> PyResult<Vec<i32>> {
+    detached(py, || Log::open(&path)?.queue_ids(topic))
+}
+
+/// Returns the first queue offset of a queue that is still in the log and the end, or `None` if it has never had a
+/// message.
+#[pyfunction]
+pub(super) fn log_queue_range(
+    py: Python<'_>,
+    path: PathBuf,
+    topic: &str,
+    queue_id: i32,
+) -> PyResult<Option<(u64, u64)>> {
+    let found = detached(py, || Log::open(&path)?.queue_range(topic, QueueId(queue_id)))?;
+    Ok(found.map(|range| (range.start, range.end)))
+}
+
+/// Returns the first queue offset of a queue whose message was stored at or after a time, in ms since the epoch, or
+/// `None` if all messages are older.
+#[pyfunction]
+pub(super) fn log_queue_offset_since(
+    py: Python<'_>,
+    path: PathBuf,
+    topic: &str,
+    queue_id: i32,
+    store_ms: i64,
+) -> PyResult<Option<u64>> {
+    detached(py, || Log::open(&path)?.queue_offset_since(topic, QueueId(queue_id), store_ms))
+}
+
+/// Returns where the first message of a queue at or after a queue offset begins in the log, or the visible end if the
+/// queue ends before.
+#[pyfunction]
+pub(super) fn log_queue_position(
+    py: Python<'_>,
+    path: PathBuf,
+    topic: &str,
+    queue_id: i32,
+    queue_offset: u64,
+) -> PyResult<u64> {
+    detached(py, || Log::open(&path)?.physical_offset_of(topic, QueueId(queue_id), queue_offset))
 }
 
 /// Returns a broker's progress of the half queue, or 0 if only txstore wrote the log.

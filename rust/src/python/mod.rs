@@ -41,8 +41,9 @@ use crate::record::message_id::UniqueIds;
 mod _native {
     #[pymodule_export]
     use super::arrow::{
-        RecordName, Scan, log_boundary, log_cut, log_first, log_half_progress, log_last_record, log_range, log_record,
-        log_store_id, log_time_range, log_topics,
+        RecordName, Scan, log_boundary, log_cut, log_first, log_half_progress, log_last_record, log_queue_ids,
+        log_queue_offset_since, log_queue_position, log_queue_range, log_range, log_record, log_store_id,
+        log_time_range, log_topics,
     };
     #[pymodule_export]
     use super::codes::{RequestRule, request_rules};

@@ -13,6 +13,7 @@
 //! A CRC that is not needed is still checked where a body is read.
 
 mod boundary;
+mod queue;
 mod skips;
 mod time;
 mod walk;
