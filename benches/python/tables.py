@@ -95,7 +95,7 @@ def _read_as_a_task(store: str) -> None:
 
     options = ReadOptions.of({"path": store})
     first, end = txstore._native.log_range(store)
-    for _ in read_range(options, arrow_schema(options, spark_schema(options)), LogRange(first, end)):
+    for _ in read_range(options, arrow_schema(options, spark_schema(options)), LogRange(options.path, first, end)):
         pass
     print(json.dumps({"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
 

@@ -10,7 +10,7 @@ Not here: reading a range (`ranges.py`), the offsets of streams (`stream.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,7 +19,8 @@ from pyspark.sql.types import StructType
 
 from txstore import _native
 from txstore.errors import InvalidOptionError
-from txstore.spark.options import LATEST, ReadOptions
+from txstore.spark.offsets import LATEST
+from txstore.spark.options import ReadOptions
 from txstore.spark.ranges import LogRange, plan, read_range
 from txstore.spark.schema import arrow_schema, spark_schema, warn_of_all_columns
 
@@ -57,37 +58,53 @@ class TxStoreReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options, self._schema = options, arrow_schema(options, schema)
-        if options.starting == LATEST:
+        if options.starting == LATEST or options.limits.begin_at_latest():
             raise InvalidOptionError("option startingOffsets: a batch cannot begin at latest", option="startingOffsets")
         for option, value in (
             ("maxOffsetsPerTrigger", options.trigger_rows_max),
             ("maxBytesPerTrigger", options.trigger_bytes_max),
+            ("minOffsetsPerTrigger", options.trigger_rows_min),
         ):
             if value is not None:
                 raise InvalidOptionError(f"option {option}: only streams accept it", option=option)
-        offsets = options.start_physical_offset, options.end_physical_offset
-        if options.view == "transactions" and offsets != (None, None):
-            raise InvalidOptionError(
-                "option startingPhysicalOffset: the view transactions needs the whole log\n"
-                "hint: omit it and endingPhysicalOffset, or read the view traces",
-                option="startingPhysicalOffset",
-            )
+        if options.view == "transactions":
+            _refuse_ranges(options)
 
     def partitions(self) -> list[InputPartition]:
         """Returns even ranges between records."""
-        options = self._options
-        warn_of_all_columns(options, self._schema)
-        options.check_topics(_native.log_topics(options.path))
+        warn_of_all_columns(self._options, self._schema)
+        self._options.check_topics()
+        found = [part for options in self._options.each() for part in self._planned(options)]
+        return [*found] or [LogRange(self._options.path, 0, 0)]
+
+    def _planned(self, options: ReadOptions) -> Sequence[LogRange]:
+        """Returns the ranges of one store."""
         first, visible = _native.log_range(options.path)
-        start, end = _range(options, first, visible)
         if options.view == "transactions":
-            return [LogRange(first, visible)]
-        return list(plan(options, self._schema, start, end)) or [LogRange(start, start)]
+            return [LogRange(options.path, first, visible)]
+        start, end = _range(options, first, visible)
+        limits, fails = options.limits, options.fail_on_data_loss
+        queues = limits.queues(options.path, limits.starts(options.path, fails), fails)
+        return plan(options, self._schema, *limits.span(options.path, queues, start, end), queues)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the batches of a range."""
         assert isinstance(partition, LogRange)
         return read_range(self._options, self._schema, partition)
+
+
+def _refuse_ranges(options: ReadOptions) -> None:
+    for option, given in (
+        ("startingPhysicalOffset", options.start_physical_offset is not None),
+        ("endingPhysicalOffset", options.end_physical_offset is not None),
+        ("startingOffsets", options.limits.starting),
+        ("endingOffsets", options.limits.ending),
+    ):
+        if given:
+            raise InvalidOptionError(
+                f"option {option}: the view transactions needs the whole log\nhint: omit it, or read the view traces",
+                option=option,
+            )
 
 
 def _range(options: ReadOptions, first: int, visible: int) -> tuple[int, int]:

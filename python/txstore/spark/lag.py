@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         StreamingQueryProgress,
     )
 
-__all__ = ["StreamLag", "StreamLagListener"]
+__all__ = ["StreamLag", "StreamLagListener", "position"]
 
 Offset = Mapping[str, Any]
 
@@ -48,7 +48,16 @@ class StreamLag:
 
     @classmethod
     def between(cls, end: Offset, latest: Offset, source: int = 0) -> StreamLag:
-        """Returns the lag of a query that has read up to `end`, in a log that ends at `latest`."""
+        """Returns the lag of a query that has read up to `end`, in a log that ends at `latest`.
+
+        That of several stores is the bytes of all, and the seconds of the one that is the most late.
+        """
+        if "stores" in latest:
+            ends = end.get("stores", {})
+            each = [cls.between(ends[path], of, source) for path, of in latest["stores"].items() if path in ends]
+            most = max((one.seconds for one in each if one.seconds is not None), default=None)
+            total = sum(one.bytes for one in each)
+            return cls(source, total, most, None if total else 0)
         lag = max(0, latest["phy"] - end["phy"])
         times = [offset["last"]["ms"] for offset in (end, latest) if offset.get("last")]
         seconds = max(0.0, (times[1] - times[0]) / 1000) if len(times) == 2 else None
@@ -77,7 +86,8 @@ def _of_source(number: int, source: SourceProgress) -> StreamLag | None:
         return None
     lag = StreamLag.between(end, latest, number)
     # The first progress of a query has no start.
-    read = end["phy"] - start["phy"] if start is not None else latest.get("lag", {}).get("batch_bytes", 0)
+    of_batch = latest.get("lag", {}).get("batch_bytes", 0)
+    read = position(end) - position(start) if start is not None else of_batch
     rate = source.numInputRows / read if read > 0 and source.numInputRows else None
     return replace(lag, rows_per_byte=rate).estimated(rate)
 
@@ -88,7 +98,14 @@ def _offset(text: str | None) -> Offset | None:
         found = json.loads(text or "")
     except ValueError:
         return None
-    return found if isinstance(found, dict) and "v" in found and isinstance(found.get("phy"), int) else None
+    is_ours = isinstance(found, dict) and "v" in found
+    return found if is_ours and (isinstance(found.get("phy"), int) or "stores" in found) else None
+
+
+def position(offset: Offset) -> int:
+    """Returns the bytes of all logs before an offset."""
+    each = offset["stores"].values() if "stores" in offset else [offset]
+    return sum(int(one["phy"]) for one in each)
 
 
 class StreamLagListener(StreamingQueryListener):

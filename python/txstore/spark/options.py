@@ -12,28 +12,33 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from txstore import _native
 from txstore.arrow import unknown_topic
 from txstore.errors import InvalidOptionError
+from txstore.spark.offsets import EARLIEST, LATEST, OFFSET_MAX, QueueLimits, Queues
 
 __all__ = ["OPTIONS", "ReadOptions"]
 
-EARLIEST, LATEST = "earliest", "latest"
 ALL_COLUMNS = "*"
-_OFFSET_MAX = (1 << 63) - 1
-_EARLIEST_OFFSET, _LATEST_OFFSET = -2, -1
-# The first queue offset to read and the end, by topic and queue.
-Queues = dict[str, dict[int, tuple[int, int]]]
+STORE_COLUMN = "store"
+# How long a micro-batch waits for `minOffsetsPerTrigger` rows, in milliseconds: 15 minutes, as in Spark's Kafka source.
+_TRIGGER_DELAY_MS = 15 * 60_000
+_UNITS_MS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+# Each of these says where a read begins, and where it ends.
+_LIMITS = ("PhysicalOffset", "Offsets", "Timestamp", "OffsetsByTimestamp")
 
 OPTIONS = tuple(
     """
-    path view subscribe subscribePattern assign includeSystemTopics transactionTypes startingOffsets endingOffsets
-    startingPhysicalOffset endingPhysicalOffset startingTimestamp endingTimestamp minPartitions maxPartitionBytes
-    maxOffsetsPerTrigger maxBytesPerTrigger failOnDataLoss badRecords columns includeBody includeProperties batchRows
-    batchBytes
+    path paths view subscribe subscribePattern assign includeSystemTopics transactionTypes startingOffsets endingOffsets
+    startingOffsetsByTimestamp endingOffsetsByTimestamp startingOffsetsByTimestampStrategy startingPhysicalOffset
+    endingPhysicalOffset startingTimestamp endingTimestamp minPartitions maxPartitionBytes maxOffsetsPerTrigger
+    maxBytesPerTrigger minOffsetsPerTrigger maxTriggerDelay failOnDataLoss badRecords columns includeBody
+    includeProperties batchRows batchBytes
     """.split()
 )
 _KNOWN = {name.lower(): name for name in OPTIONS}
@@ -50,6 +55,9 @@ class ReadOptions:
     """The options of one read."""
 
     path: str
+    """The store, or the first one of several."""
+    paths: tuple[str, ...] = ()
+    """All stores, if the read has several."""
     view: str = "messages"
     columns: tuple[str, ...] | None = None
     chose_columns: bool = False
@@ -60,8 +68,7 @@ class ReadOptions:
     topic_pattern: str | None = None
     system_topics: bool = False
     transaction_types: tuple[str, ...] | None = None
-    queues: Queues | None = None
-    only_queues: bool = False
+    limits: QueueLimits = field(default_factory=QueueLimits)
     starting: str = EARLIEST
     start_physical_offset: int | None = None
     end_physical_offset: int | None = None
@@ -71,6 +78,8 @@ class ReadOptions:
     partition_bytes_max: int | None = None
     trigger_rows_max: int | None = None
     trigger_bytes_max: int | None = None
+    trigger_rows_min: int | None = None
+    trigger_delay_ms: int = _TRIGGER_DELAY_MS
     fail_on_data_loss: bool = True
     skip_bad_records: bool = False
     batch_rows: int | None = 16_384
@@ -82,19 +91,21 @@ class ReadOptions:
         if not {name.lower() for name in options}.isdisjoint(_OF_TABLES):
             raise _invalid("path", f"a table of Spark's catalog cannot read a store: {_NO_TABLES}")
         given = _Given({_known(name): text for name, text in options.items()})
-        path = _local(given.text("path") or "")
-        if not path:
-            hint = 'hint: .load("orders.store") names the store\'s directory'
-            raise _invalid("path", f"missing\n{hint}; for a table of Spark's catalog: {_NO_TABLES}")
+        paths = given.paths()
         chosen = [name for name in ("subscribe", "subscribePattern", "assign") if given.text(name) is not None]
         if len(chosen) > 1:
             raise _invalid(chosen[1], f"conflicts with {chosen[0]}\nhint: keep one of the two")
-        given.exclude("startingPhysicalOffset", "startingOffsets", "startingTimestamp")
-        given.exclude("endingPhysicalOffset", "endingOffsets", "endingTimestamp")
-        starting, queues = given.starting()
+        for side in ("starting", "ending"):
+            given.exclude(*(f"{side}{what}" for what in _LIMITS))
+        given.needs("startingOffsetsByTimestampStrategy", "startingOffsetsByTimestamp")
+        given.needs("maxTriggerDelay", "minOffsetsPerTrigger")
+        limits = QueueLimits.of(given.texts)
+        if len(paths) > 1:
+            given.refuse("startingPhysicalOffset", "endingPhysicalOffset")
+            limits.check_several()
         return cls(
-            # Spark parses options on the driver. The tasks run in other directories, on other hosts.
-            path=str(Path(path).absolute()),
+            path=paths[0],
+            paths=paths if len(paths) > 1 else (),
             view=given.text("view") or "messages",
             columns=None if given.text("columns") == ALL_COLUMNS else given.names("columns"),
             chose_columns=given.any_of("columns", "includeBody", "includeProperties"),
@@ -104,9 +115,8 @@ class ReadOptions:
             topic_pattern=given.text("subscribePattern"),
             system_topics=given.flag("includeSystemTopics", False),
             transaction_types=given.names("transactionTypes"),
-            queues=queues,
-            only_queues=given.text("assign") is not None,
-            starting=starting,
+            limits=limits,
+            starting=LATEST if given.text("startingOffsets") == LATEST else EARLIEST,
             start_physical_offset=given.number("startingPhysicalOffset", 0),
             end_physical_offset=given.number("endingPhysicalOffset", 0),
             start_store_ms=given.number("startingTimestamp", 0),
@@ -115,21 +125,30 @@ class ReadOptions:
             partition_bytes_max=given.size("maxPartitionBytes"),
             trigger_rows_max=given.number("maxOffsetsPerTrigger", 1),
             trigger_bytes_max=given.size("maxBytesPerTrigger"),
+            trigger_rows_min=given.number("minOffsetsPerTrigger", 1),
+            trigger_delay_ms=given.duration_ms("maxTriggerDelay", cls.trigger_delay_ms),
             fail_on_data_loss=given.flag("failOnDataLoss", True),
             skip_bad_records=given.choice("badRecords", ("fail", "skip")) == "skip",
             batch_rows=given.number("batchRows", 1) or cls.batch_rows,
             batch_bytes=given.size("batchBytes") or cls.batch_bytes,
         )
 
-    def arguments(self) -> dict[str, Any]:
-        """Returns the arguments of `_native.Scan` other than path, columns and range."""
+    def each(self) -> list[ReadOptions]:
+        """Returns the options of each store."""
+        if not self.paths:
+            return [self]
+        least = None if self.partitions_min is None else -(-self.partitions_min // len(self.paths))
+        return [replace(self, path=path, paths=(), partitions_min=least) for path in self.paths]
+
+    def arguments(self, queues: Queues | None = None) -> dict[str, Any]:
+        """Returns the arguments of `_native.Scan` other than path, columns and range. `queues` limits some of them."""
         return {
             "view": self.view,
             "topics": None if self.topics is None else list(self.topics),
             "topic_pattern": self.topic_pattern,
-            "system_topics": self.system_topics or self.only_queues,
-            "queues": self.queues,
-            "only_queues": self.only_queues,
+            "system_topics": self.system_topics or self.limits.assigned is not None,
+            "queues": queues,
+            "only_queues": self.limits.assigned is not None,
             "transaction_types": None if self.transaction_types is None else list(self.transaction_types),
             "start_store_ms": self.start_store_ms,
             "end_store_ms": self.end_store_ms,
@@ -139,36 +158,74 @@ class ReadOptions:
             "fail_on_data_loss": self.fail_on_data_loss,
         }
 
-    def check_topics(self, known: list[str]) -> None:
-        """Raises InvalidOptionError for a topic that the store does not have."""
-        named = {"subscribe": self.topics or (), "assign" if self.only_queues else "startingOffsets": self.queues or ()}
-        for option, names in named.items():
-            for name in names:
-                if name not in known:
-                    raise _invalid(option, unknown_topic(name, known))
+    def check_topics(self) -> None:
+        """Raises InvalidOptionError for a topic or a queue that none of the stores has."""
+        paths = self.paths or (self.path,)
+        known = sorted({topic for path in paths for topic in _native.log_topics(path)})
+        named = dict.fromkeys(self.topics or (), "subscribe") | self.limits.topics()
+        for name, option in named.items():
+            if name not in known:
+                raise _invalid(option, unknown_topic(name, known))
+        self.limits.check_queues(paths)
 
 
 class _Given:
     """The texts, by the options' canonical names."""
 
     def __init__(self, texts: dict[str, str]) -> None:
-        self._texts = texts
+        self.texts = texts
 
     def text(self, option: str) -> str | None:
-        return self._texts.get(option)
+        return self.texts.get(option)
 
     def any_of(self, *options: str) -> bool:
-        return any(option in self._texts for option in options)
+        return any(option in self.texts for option in options)
 
     def exclude(self, option: str, *others: str) -> None:
         """Raises InvalidOptionError if more than one of these options is given."""
-        given = [name for name in (option, *others) if name in self._texts]
+        given = [name for name in (option, *others) if name in self.texts]
         if len(given) > 1:
             raise _invalid(given[0], f"conflicts with {given[1]}\nhint: keep one of the two")
 
+    def refuse(self, *options: str) -> None:
+        """Raises InvalidOptionError if one of these is given, which several stores do not accept."""
+        for option in options:
+            if option in self.texts:
+                hint = "hint: read each store by itself, or use startingTimestamp and endingTimestamp"
+                raise _invalid(option, f"physical offsets are those of one store, and the read has several\n{hint}")
+
+    def paths(self) -> tuple[str, ...]:
+        """Returns the absolute paths of the stores."""
+        self.exclude("path", "paths")
+        texts = [self.texts["path"]] if "path" in self.texts else self._listed()
+        if not texts or not all(texts):
+            hint = 'hint: .load("orders.store") names the store\'s directory'
+            raise _invalid("path", f"missing\n{hint}; for a table of Spark's catalog: {_NO_TABLES}")
+        # Spark parses options on the driver. The tasks run in other directories, on other hosts.
+        paths = tuple(str(Path(_local(text)).absolute()) for text in texts)
+        for path in paths:
+            if paths.count(path) > 1:
+                raise _invalid("paths", f"names {path} twice")
+        return paths
+
+    def _listed(self) -> list[str]:
+        try:
+            found = json.loads(self.texts.get("paths", "[]"))
+        except ValueError:
+            found = None
+        if not isinstance(found, list) or not all(isinstance(path, str) for path in found):
+            hint = 'hint: for example ["orders.store","payments.store"]'
+            raise _invalid("paths", f"must be a JSON list of paths, got {self.texts['paths']!r}\n{hint}")
+        return found
+
+    def needs(self, option: str, other: str) -> None:
+        """Raises InvalidOptionError if an option is given without another."""
+        if option in self.texts and other not in self.texts:
+            raise _invalid(option, f"applies only with {other}")
+
     def names(self, option: str) -> tuple[str, ...] | None:
         """Returns words separated by commas."""
-        text = self._texts.get(option)
+        text = self.texts.get(option)
         if text is None:
             return None
         names = tuple(name.strip() for name in text.split(",") if name.strip())
@@ -177,7 +234,7 @@ class _Given:
         return names
 
     def flag(self, option: str, default: bool) -> bool:
-        text = self._texts.get(option)
+        text = self.texts.get(option)
         if text is None:
             return default
         if text.lower() not in ("true", "false"):
@@ -185,22 +242,22 @@ class _Given:
         return text.lower() == "true"
 
     def choice(self, option: str, choices: tuple[str, ...]) -> str:
-        text = self._texts.get(option, choices[0]).lower()
+        text = self.texts.get(option, choices[0]).lower()
         if text not in choices:
             raise _invalid(option, f"must be one of {', '.join(choices)}, got {text!r}")
         return text
 
     def number(self, option: str, least: int) -> int | None:
-        text = self._texts.get(option)
+        text = self.texts.get(option)
         if text is None:
             return None
-        if not re.fullmatch(r"\d{1,19}", text) or not least <= int(text) <= _OFFSET_MAX:
+        if not re.fullmatch(r"\d{1,19}", text) or not least <= int(text) <= OFFSET_MAX:
             raise _invalid(option, f"must be a whole number of {least} or more, got {text!r}")
         return int(text)
 
     def size(self, option: str) -> int | None:
         """Returns bytes, given as Spark writes them: `16m`."""
-        text = self._texts.get(option)
+        text = self.texts.get(option)
         if text is None:
             return None
         found = re.fullmatch(r"(\d{1,12})\s*([kmgt]?)b?", text.strip().lower())
@@ -208,53 +265,15 @@ class _Given:
             raise _invalid(option, f"must be a size, got {text!r}\nhint: for example 16m")
         return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[found[2]]
 
-    def starting(self) -> tuple[str, Queues | None]:
-        """Returns where all queues begin, and the queues that have limits of their own."""
-        queues: Queues = {}
-        for topic, numbers in (self._json("assign") or {}).items():
-            if not isinstance(numbers, list) or not all(isinstance(number, int) and number >= 0 for number in numbers):
-                raise _invalid(
-                    "assign", f'must be a list of queues, got {numbers!r}\nhint: for example {{"orders":[0,1]}}'
-                )
-            queues[topic] = dict.fromkeys(numbers, (0, _OFFSET_MAX))
-        starting = self._texts.get("startingOffsets", EARLIEST)
-        if starting not in (EARLIEST, LATEST):
-            for topic, queue, offset in self._offsets("startingOffsets"):
-                if offset == _LATEST_OFFSET:
-                    what = "-1 (latest) cannot apply to one queue\nhint: a number, or latest for all queues"
-                    raise _invalid("startingOffsets", what)
-                _, end = queues.setdefault(topic, {}).get(queue, (0, _OFFSET_MAX))
-                queues[topic][queue] = (max(0, offset), end)
-            starting = EARLIEST
-        if self._texts.get("endingOffsets", LATEST) != LATEST:
-            for topic, queue, offset in self._offsets("endingOffsets"):
-                if offset == _EARLIEST_OFFSET:
-                    raise _invalid("endingOffsets", "-2 (earliest) cannot be the end of a queue")
-                begin, _ = queues.setdefault(topic, {}).get(queue, (0, _OFFSET_MAX))
-                queues[topic][queue] = (begin, _OFFSET_MAX if offset == _LATEST_OFFSET else offset)
-        return starting, queues or None
-
-    def _offsets(self, option: str) -> list[tuple[str, int, int]]:
-        found = []
-        for topic, queues in (self._json(option) or {}).items():
-            for queue, offset in queues.items() if isinstance(queues, dict) else [("", None)]:
-                if not queue.isdigit() or not isinstance(offset, int) or offset < _EARLIEST_OFFSET:
-                    hint = f'hint: earliest, latest, or for example {{"{topic}":{{"0":23,"1":-2}}}}'
-                    raise _invalid(option, f"must be queue offsets, got {queues!r}\n{hint}")
-                found.append((topic, int(queue), offset))
-        return found
-
-    def _json(self, option: str) -> dict[str, Any] | None:
-        text = self._texts.get(option)
+    def duration_ms(self, option: str, default: int) -> int:
+        """Returns milliseconds, given as Spark writes a duration: `15m`."""
+        text = self.texts.get(option)
         if text is None:
-            return None
-        try:
-            value = json.loads(text)
-        except ValueError:
-            value = None
-        if not isinstance(value, dict):
-            raise _invalid(option, f'must be a JSON object, got {text!r}\nhint: for example {{"orders":{{"0":23}}}}')
-        return value
+            return default
+        found = re.fullmatch(r"(\d{1,12})\s*([a-z]*)", text.strip().lower())
+        if not found or found[2] not in _UNITS_MS:
+            raise _invalid(option, f"must be a duration, got {text!r}\nhint: for example 15m, 30s or 500ms")
+        return int(found[1]) * _UNITS_MS[found[2]]
 
 
 def _known(name: str) -> str:

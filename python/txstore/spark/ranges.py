@@ -17,7 +17,8 @@ from pyspark.sql.datasource import InputPartition
 
 from txstore import _native
 from txstore.errors import TxStoreError
-from txstore.spark.options import ReadOptions
+from txstore.spark.offsets import Queues
+from txstore.spark.options import STORE_COLUMN, ReadOptions
 
 __all__ = ["LogRange", "plan", "read_range"]
 
@@ -29,19 +30,27 @@ _NARROW_PARTITION_BYTES = 768 << 20
 
 
 class LogRange(InputPartition):
-    """The records that begin in a range of the log, in bytes. The end is excluded."""
+    """The records that begin in a range of a store's log, in bytes. The end is excluded."""
 
-    def __init__(self, start: int, end: int) -> None:
-        super().__init__((start, end))
+    def __init__(self, path: str, start: int, end: int, queues: Queues | None = None) -> None:
+        super().__init__((path, start, end))
+        self.path: str = path
         self.start: int = start
         self.end: int = end
+        self.queues: Queues | None = queues
+        """The queue offsets to read, for the queues that have limits."""
 
 
-def plan(options: ReadOptions, schema: pa.Schema, start: int, end: int) -> Sequence[LogRange]:
+def plan(
+    options: ReadOptions, schema: pa.Schema, start: int, end: int, queues: Queues | None = None
+) -> Sequence[LogRange]:
     """Returns even ranges between records, of at most `maxPartitionBytes` each, at least `minPartitions` of them."""
+    if end <= start:
+        return []
     usual = _PARTITION_BYTES if "body" in schema.names else _NARROW_PARTITION_BYTES
     parts = max(-(-(end - start) // (options.partition_bytes_max or usual)), options.partitions_min or 1)
-    return [LogRange(*cut) for cut in _native.log_cut(options.path, start, end, parts)] if end > start else []
+    cuts = _native.log_cut(options.path, start, end, parts)
+    return [LogRange(options.path, *cut, queues) for cut in cuts]
 
 
 def read_range(options: ReadOptions, schema: pa.Schema, partition: LogRange) -> Iterator[pa.RecordBatch]:
@@ -49,29 +58,31 @@ def read_range(options: ReadOptions, schema: pa.Schema, partition: LogRange) -> 
     try:
         yield from _batches(options, schema, partition)
     except TxStoreError as error:
-        error.add_note(_task(options.path, partition))
+        error.add_note(_task(partition))
         raise
 
 
-def _task(path: str, partition: LogRange) -> str:
+def _task(partition: LogRange) -> str:
     """Returns what an error in a task needs: which host it ran on, and whether that host has the store at all."""
     at = f"in the task of offsets {partition.start} to {partition.end}, on host {socket.gethostname()}"
-    if (Path(path) / "commitlog").is_dir():
+    if (Path(partition.path) / "commitlog").is_dir():
         return at
     return (
-        f"{at}: this host has no store at {path}, and the driver had one when it planned the query\n"
+        f"{at}: this host has no store at {partition.path}, and the driver had one when it planned the query\n"
         "hint: mount the store's directory under that path on every executor, too"
     )
 
 
 def _batches(options: ReadOptions, schema: pa.Schema, partition: LogRange) -> Iterator[pa.RecordBatch]:
+    columns = [name for name in schema.names if name != STORE_COLUMN]
     scan = _native.Scan(
-        options.path,
-        columns=schema.names,
+        partition.path,
+        # Without any column there would be no rows, and size is the cheapest.
+        columns=columns or ["size"],
         start=partition.start,
         end=partition.end,
         is_cut=True,
-        **options.arguments(),
+        **options.arguments(partition.queues),
     )
     with pa.RecordBatchReader.from_stream(scan) as batches:
         while True:
@@ -84,9 +95,18 @@ def _batches(options: ReadOptions, schema: pa.Schema, partition: LogRange) -> It
                 scan.raise_failure()
                 raise
             if batch.num_rows:
-                yield batch if batch.schema.equals(schema) else batch.cast(schema)
+                yield _with_store(batch, schema, partition.path)
     if scan.bad_records or scan.lost_bytes:
         _log.warning(
             "%s, %d to %d: skipped %d bad records (%d bytes), and %d bytes that retention removed",
-            options.path, partition.start, partition.end, scan.bad_records, scan.bad_bytes, scan.lost_bytes,
+            partition.path, partition.start, partition.end, scan.bad_records, scan.bad_bytes, scan.lost_bytes,
         )  # fmt: skip
+
+
+def _with_store(batch: pa.RecordBatch, schema: pa.Schema, path: str) -> pa.RecordBatch:
+    """Returns a batch in Spark's schema. The column `store` names the store."""
+    if STORE_COLUMN in schema.names:
+        store = pa.repeat(path, batch.num_rows)
+        columns = [store if name == STORE_COLUMN else batch.column(name) for name in schema.names]
+        batch = pa.RecordBatch.from_arrays(columns, names=schema.names)
+    return batch if batch.schema.equals(schema) else batch.cast(schema)

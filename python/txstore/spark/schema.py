@@ -11,11 +11,11 @@ import logging
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructType
 
 from txstore import _native
 from txstore.errors import InvalidOptionError
-from txstore.spark.options import ReadOptions
+from txstore.spark.options import STORE_COLUMN, ReadOptions
 from txstore.spark.versions import arrow_types
 
 __all__ = ["arrow_schema", "columns_of", "spark_schema", "warn_of_all_columns"]
@@ -25,17 +25,21 @@ _LEFT_OUT = (("body", "include_body"), ("properties", "include_properties"))
 
 
 def columns_of(options: ReadOptions) -> list[str]:
-    """Returns the columns that the options choose."""
+    """Returns the columns that the options choose. Several stores are told apart by the column `store`."""
     if options.columns is not None:
         return list(options.columns)
     left_out = {name for name, flag in _LEFT_OUT if not getattr(options, flag)}
-    return [name for name in _native.Scan(options.path, view=options.view).columns if name not in left_out]
+    of_view = [name for name in _native.Scan(options.path, view=options.view).columns if name not in left_out]
+    return [*of_view, STORE_COLUMN] if options.paths else of_view
 
 
 def spark_schema(options: ReadOptions) -> StructType:
     """Returns Spark's schema of the columns that the options choose."""
-    scan = _native.Scan(options.path, view=options.view, columns=columns_of(options))
-    return from_arrow_schema(pa.schema(scan))
+    names = columns_of(options)
+    # The engine checks the names.
+    of_view = [name for name in names if name != STORE_COLUMN] or ["size"]
+    found = _with_store(pa.schema(_native.Scan(options.path, view=options.view, columns=of_view)))
+    return StructType([found[name] for name in names])
 
 
 def arrow_schema(options: ReadOptions, wanted: StructType) -> pa.Schema:
@@ -43,7 +47,7 @@ def arrow_schema(options: ReadOptions, wanted: StructType) -> pa.Schema:
 
     A schema from the user chooses columns: their names and types must be those of the view, but nulls may be excluded.
     """
-    every = from_arrow_schema(pa.schema(_native.Scan(options.path, **options.arguments())))
+    every = _with_store(pa.schema(_native.Scan(options.path, **options.arguments())))
     for field in wanted.fields:
         if field.name not in every.names:
             raise InvalidOptionError(
@@ -59,6 +63,10 @@ def arrow_schema(options: ReadOptions, wanted: StructType) -> pa.Schema:
                 option="schema",
             )
     return arrow_types(wanted)
+
+
+def _with_store(of_view: pa.Schema) -> StructType:
+    return from_arrow_schema(of_view).add(STORE_COLUMN, StringType(), nullable=False)
 
 
 def warn_of_all_columns(options: ReadOptions, schema: pa.Schema) -> None:

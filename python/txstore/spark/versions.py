@@ -24,6 +24,7 @@ if TYPE_CHECKING or LIMITS:
         ReadLimit,
         ReadMaxBytes,
         ReadMaxRows,
+        ReadMinRows,
         SupportsTriggerAvailableNow,
     )
 else:
@@ -36,6 +37,8 @@ else:
 
     class ReadMaxRows(ReadLimit): ...
 
+    class ReadMinRows(ReadLimit): ...
+
     # These versions fix the end of such a query by themselves: they ask for the end only once.
     class SupportsTriggerAvailableNow: ...
 
@@ -47,6 +50,7 @@ __all__ = [
     "ReadLimit",
     "ReadMaxBytes",
     "ReadMaxRows",
+    "ReadMinRows",
     "SupportsTriggerAvailableNow",
     "arrow_types",
 ]
