@@ -1,4 +1,4 @@
-"""Fixtures of the database tests: every kind of session, on SQLite and on a real PostgreSQL and MariaDB.
+"""Fixtures of the database tests: every kind of session, on SQLite and on a real PostgreSQL and MariaDB, and of Django.
 
 Where a server is not installed its tests are skipped, and say so.
 """
@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 import txstore
+from tests.database import django_kind
 from tests.database.mariadb_server import MariaDB, running_mariadb
 from tests.database.mariadb_server import connected as to_mariadb
 from tests.database.server import ORDERS, Postgres, postgres_or_skip
@@ -71,6 +72,15 @@ class Kind:
             else:
                 url = address.replace("postgresql://", f"postgresql+{driver}://")
             self.engine = self.source = create_async_engine(url) if asynchronous else create_engine(url)
+        if self.is_django:
+            from txstore.database.django import Alias
+
+            self.alias = django_kind.alias_of(address)
+            self.source = Alias(self.alias)
+
+    @property
+    def is_django(self) -> bool:
+        return self.name.startswith("django")
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Any]:
@@ -105,6 +115,9 @@ class Kind:
                 yield waiting
             finally:
                 await waiting.close()
+        elif self.is_django:
+            with django_kind.connection_of(self.alias) as connection:
+                yield connection
         elif "connection" in self.name:
             with self.engine.connect() as below:
                 yield below
@@ -130,6 +143,8 @@ class Kind:
             done = session.execute("INSERT INTO orders VALUES (%s, %s)", (number, transaction_id))
             if asyncio.iscoroutine(done):
                 await done
+        elif self.is_django:
+            django_kind.execute(session, "INSERT INTO orders VALUES (%s, %s)", (number, transaction_id))
         else:
             values = {"number": number, "id": transaction_id}
             done = session.execute(text("INSERT INTO orders VALUES (:number, :id)"), values)
@@ -165,6 +180,11 @@ class Kind:
 
 
 MARIADB_KINDS = ("sqlalchemy mariadb", "sqlalchemy mariadb connection", "sqlalchemy mariadb asyncmy")
+DJANGO_KINDS = (
+    "django sqlite",
+    pytest.param("django postgres", marks=pytest.mark.matrix),
+    pytest.param("django mariadb", marks=pytest.mark.matrix),
+)
 KINDS = [
     "sqlite3",
     "sqlalchemy sqlite",
@@ -180,6 +200,7 @@ KINDS = [
     "sqlalchemy asyncpg",
     "asyncpg",
     *(pytest.param(name, marks=pytest.mark.matrix) for name in MARIADB_KINDS),
+    *DJANGO_KINDS,
 ]
 
 
@@ -189,6 +210,8 @@ def new_kind(name: str, folder: Path, request: pytest.FixtureRequest) -> Iterato
 
     No other test gets the database of a block that raised: its sessions may still be open.
     """
+    if name.startswith("django"):
+        pytest.importorskip("django", reason="requirements-dev.lock is not installed")
     if "sqlite" in name:
         made = Kind(name, _new_sqlite(folder / f"{name.replace(' ', '-')}.db"))
         yield made
@@ -266,6 +289,9 @@ async def rollback(session: Any) -> None:
 
 
 async def _end(session: Any, how: str) -> None:
+    if hasattr(session, "atomic_blocks"):  # Inside `atomic()`, only a statement can do it.
+        django_kind.execute(session, how.upper())
+        return
     done = session.execute(how) if isinstance(session, asyncpg.Connection) else getattr(session, how)()
     if done is not None:
         await done

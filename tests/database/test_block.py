@@ -132,7 +132,7 @@ def test_rollback_inside_rolls_the_message_back_and_raises(
         async with kind.session() as session, begin(producer, Message("t", b"x"), session) as tx:
             await kind.order(session, 1, tx.transaction_id)
             await rollback(session)
-            if kind.name not in ("psycopg autocommit", "asyncpg"):  # They would commit it at once.
+            if kind.name not in ("psycopg autocommit", "asyncpg", "django sqlite"):  # They would commit it at once.
                 await kind.order(session, 2, tx.transaction_id)
 
     with pytest.raises(AlreadyEndedError, match="savepoint"):
@@ -258,6 +258,8 @@ def test_local_transaction_after_the_check_fails_on_the_key(
             if "sqlite" in kind.name:  # There the check would wait for the block's lock: it comes in between.
                 monkeypatch.setattr("txstore.database.sqlite.SqliteHandle.begin", _nothing)
                 monkeypatch.setattr("txstore.database.aiosqlite.AiosqliteHandle.begin", _nothing)
+            if kind.name == "django sqlite":
+                monkeypatch.setattr("txstore.database.django.DjangoHandle.begin", _nothing)
             async with begin(producer, Message("t", b"x"), session) as tx:
                 await kind.order(session, 1, tx.transaction_id)
 

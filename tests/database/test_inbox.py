@@ -10,6 +10,7 @@ import pytest
 
 from tests.database.conftest import Kind, entered, messages, rollback, run
 from tests.database.outbox_worker import connected
+from tests.waiting import eventually
 from txstore import EmbeddedBroker, InvalidOptionError, Message, StoredMessage
 from txstore.database import Database
 
@@ -70,6 +71,9 @@ def test_message_is_handled_and_another_sent_in_one_transaction(
     kind: Kind, database: Database, message: StoredMessage, broker: EmbeddedBroker
 ) -> None:
     inbox = database.inbox("g")
+    if kind.is_django:
+        _with_a_message_of_django(kind, database, message, broker)
+        return
     producer = broker.transaction_producer("g", database=database)
 
     async def handle(fails: bool) -> None:
@@ -86,6 +90,30 @@ def test_message_is_handled_and_another_sent_in_one_transaction(
     for _ in range(2):
         run(handle(False))
     assert (kind.orders(), len(messages(broker, "next"))) == ([1], 1)
+
+
+def _with_a_message_of_django(kind: Kind, database: Database, message: StoredMessage, broker: EmbeddedBroker) -> None:
+    """The inbox begins `atomic()`, inside which a message is sent, and a block is refused."""
+    producer = broker.producer("g", database=database)
+    blocks = broker.transaction_producer("blocks", database=database)
+
+    async def handle(fails: bool) -> None:
+        async with kind.session() as session, entered(database.inbox("g").handle(message, session)) as first:
+            if first:
+                with pytest.raises(InvalidOptionError, match=r"inside transaction.atomic"):
+                    blocks.transaction(Message("next", b"z"), session=session).__enter__()
+                await kind.order(session, 1, "x")
+                producer.send(Message("next", b"y"), session=session)
+                if fails:
+                    raise KeyError
+
+    with contextlib.suppress(KeyError):
+        run(handle(True))
+    assert kind.orders() == []
+    for _ in range(2):
+        run(handle(False))
+    assert kind.orders() == [1]
+    eventually(lambda: len(messages(broker, "next")) == 1)
 
 
 @pytest.mark.parametrize("server", ["sqlite3", "postgres", pytest.param("mariadb", marks=pytest.mark.matrix)])

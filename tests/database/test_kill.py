@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import txstore
-from tests.database.conftest import SMALL, new_kind
+from tests.database.conftest import DJANGO_KINDS, SMALL, new_kind
 from tests.database.test_races import compare
 from tests.waiting import eventually
 from txstore.database import Database
@@ -76,6 +76,7 @@ with txstore.open(store, **options) as broker:
         "sqlalchemy postgres async",
         pytest.param("sqlalchemy mariadb", marks=pytest.mark.matrix),
         pytest.param("sqlalchemy mariadb asyncmy", marks=pytest.mark.matrix),
+        *DJANGO_KINDS,
     ],
 )
 def test_killed_process_leaves_row_and_message_consistent(

@@ -21,7 +21,8 @@ from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.orm import Session
 
 import txstore
-from tests.database.conftest import SMALL, Kind, bodies
+from tests.database import django_kind
+from tests.database.conftest import DJANGO_KINDS, SMALL, Kind, bodies
 from tests.database.outbox_worker import connected
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, Message, errors
@@ -36,6 +37,7 @@ BLOCKING = [
     "sqlalchemy postgres",
     pytest.param("sqlalchemy mariadb", marks=pytest.mark.matrix),
     pytest.param("sqlalchemy mariadb connection", marks=pytest.mark.matrix),
+    *DJANGO_KINDS,
 ]
 
 
@@ -49,6 +51,8 @@ def session_of(kind: Kind) -> Iterator[Any]:
         session: Any = sqlite3.connect(kind.address)
     elif kind.name == "psycopg":
         session = psycopg.connect(kind.address)
+    elif kind.is_django:
+        session = django_kind.atomic_session(kind.alias)
     elif "connection" in kind.name:
         session = kind.engine.connect()
     else:
@@ -60,7 +64,8 @@ def session_of(kind: Kind) -> Iterator[Any]:
 
 
 def execute(session: Any, sql: str) -> None:
-    session.execute(sql if isinstance(session, (sqlite3.Connection, psycopg.Connection)) else text(sql))
+    is_sqlalchemy = type(session).__module__.startswith("sqlalchemy")
+    session.execute(text(sql) if is_sqlalchemy else sql)
 
 
 def rows(kind: Kind) -> int:
@@ -152,6 +157,10 @@ def test_session_that_commits_each_statement_is_refused(producer: OutboxProducer
         at_once: Any = sqlite3.connect(kind.address, isolation_level=None)
     elif kind.name == "psycopg":
         at_once = psycopg.connect(kind.address, autocommit=True)
+    elif kind.is_django:
+        from django.db import connections
+
+        at_once = connections[kind.alias]
     else:
         at_once = create_engine(kind.engine.url, isolation_level="AUTOCOMMIT", poolclass=NullPool).connect()
     with pytest.raises(errors.InvalidOptionError, match="commits each statement at once"):

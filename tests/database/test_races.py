@@ -19,7 +19,7 @@ import psycopg
 import pytest
 
 import txstore
-from tests.database.conftest import SMALL, Kind, commit, entered, messages, new_kind, run
+from tests.database.conftest import DJANGO_KINDS, SMALL, Kind, commit, entered, messages, new_kind, run
 from tests.waiting import eventually
 from txstore import AlreadyEndedError, EmbeddedBroker, LocalTransactionState, Message
 from txstore.database import Database
@@ -115,6 +115,7 @@ async def _broken() -> None:
         "sqlalchemy asyncpg",
         pytest.param("sqlalchemy mariadb", marks=pytest.mark.matrix),
         pytest.param("sqlalchemy mariadb asyncmy", marks=pytest.mark.matrix),
+        *DJANGO_KINDS,
     ]
 )
 def racing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
@@ -167,7 +168,9 @@ def compare(kind: Kind, broker: EmbeddedBroker) -> None:
     assert Counter(messages(broker, TOPIC)) == Counter(committed)
 
 
-@pytest.mark.parametrize("name", ["psycopg", pytest.param("sqlalchemy mariadb", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize(
+    "name", ["psycopg", pytest.param("sqlalchemy mariadb", marks=pytest.mark.matrix), *DJANGO_KINDS[1:]]
+)
 def test_check_waits_for_a_running_local_transaction(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """On a server the check's insert waits until the other's is committed or rolled back, and then returns which."""
     with (

@@ -89,10 +89,15 @@ class TableError(InvalidOptionError):
 
 def table_is_missing(error: BaseException) -> bool:
     """Tells whether a driver's error says that a txstore table, or the file of its database, is missing."""
-    cause = getattr(error, "orig", None) or error
-    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
-    text = str(cause)
-    if getattr(cause, "args", ())[:1] == (_NO_SUCH_TABLE,):
+    # SQLAlchemy has the driver's error in an attribute, Django as the cause of its own.
+    causes = (getattr(error, "orig", None), error.__cause__, error)
+    return any(cause is not None and _says_missing(cause) for cause in causes)
+
+
+def _says_missing(error: BaseException) -> bool:
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    text = str(error)
+    if getattr(error, "args", ())[:1] == (_NO_SUCH_TABLE,):
         return ".txstore_" in text
     return state == "42P01" or "no such table: txstore_" in text or "unable to open database file" in text
 
