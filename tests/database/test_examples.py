@@ -1,5 +1,6 @@
 """Guards the database examples and their page: the code runs as shown."""
 
+import importlib.util
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 
 import txstore
 from tests.database.server import Postgres
+from tests.ports import free_port
 from tests.unit.pages import blocks
 from tests.waiting import eventually
 
@@ -61,8 +63,14 @@ def test_page_runs_as_shown(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "database.md").read_text()
     first, migration, restored, _ = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     for _ in range(2):
-        command = [sys.executable, "-c", first + restored]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", first + restored],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     compile(migration, "migration", "exec")
 
@@ -169,3 +177,161 @@ def test_first_example_of_the_readme_publishes_three_messages_or_none(shop: str,
         "ledger": [b"17", b"18"],
         "receipts": [b"17", b"18"],
     }
+
+
+def test_plain_psycopg_publishes_what_is_committed(shop: str, tmp_path: Path) -> None:
+    told = example("psycopg_orders", shop, tmp_path, "--orders", 60)
+    paid, refused = map(int, re.findall(r"\d+", told))
+    assert (paid + refused, refused > 0, paid > 10) == (60, True, True)
+    with psycopg.connect(shop) as connection:
+        connection.execute("DROP TABLE customers")
+    found = published(tmp_path / "orders.store")
+    orders = sorted(json.loads(body)["order"] for body in found["orders"])
+    assert orders == sorted(values(shop, "SELECT order_id FROM payments"))
+    assert 0 < len(found["gifts"]) < paid, "a savepoint that rolled back took its message with it"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("flask") is None, reason="requirements-dev.lock is not installed")
+@pytest.mark.parametrize("server", ["sqlite", "postgres"])
+def test_flask_app_publishes_with_the_commit(server: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    if server == "postgres":
+        url = request.getfixturevalue("shop").replace("postgresql://", "postgresql+psycopg://")
+    with running([sys.executable, "-m", "examples.flask_orders", url, str(tmp_path), "--port", "0"], ROOT) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert len(post(f"{address}/orders/1/payment")["message_id"]) == 32
+        assert post(f"{address}/orders/1/payment") == 409
+        assert len(post(f"{address}/orders/2/payment")["message_id"]) == 32
+        with urllib.request.urlopen(f"{address}/orders", timeout=30) as response:
+            assert json.load(response) == [1, 2]
+    found = published(tmp_path / "orders.store")
+    assert {topic: sorted(bodies) for topic, bodies in found.items()} == {
+        "orders": [b"1", b"2"],
+        "receipts": [b"1", b"2"],
+    }
+
+
+# Django ---------------------------------------------------------------------------------------------------------------
+
+
+needs_django = pytest.mark.skipif(
+    importlib.util.find_spec("django") is None, reason="requirements-dev.lock is not installed"
+)
+
+
+def manage(directory: Path, *arguments: str) -> str:
+    """What a command of the shop prints."""
+    command = [sys.executable, "-W", "error", "-m", "examples.django_shop.manage", *arguments]
+    environment = {**os.environ, "SHOP_DIRECTORY": str(directory)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+@needs_django
+def test_shop_on_django_pays_and_packs_once(tmp_path: Path) -> None:
+    manage(tmp_path, "migrate")
+    port = free_port()
+    command = [sys.executable, "-m", "examples.django_shop.manage", "runserver", "--noreload", f"127.0.0.1:{port}"]
+    address = f"http://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        with suppress(urllib.error.URLError), urllib.request.urlopen(f"{address}/orders", timeout=30):
+            return True
+        return False
+
+    with running(command, ROOT, SHOP_DIRECTORY=str(tmp_path)):
+        eventually(answers)
+        assert len(post(f"{address}/orders/1/payment/50")["message_id"]) == 32
+        assert post(f"{address}/orders/1/payment/50") == 409, "a message was sent, then the row was refused"
+        assert post(f"{address}/orders/2/payment/0") == 422, "one was sent, then the layer below raised"
+        assert len(post(f"{address}/orders/3/payment/7")["message_id"]) == 32
+        assert manage(tmp_path, "pack", "--once") == "packed 2\n"
+        with urllib.request.urlopen(f"{address}/orders", timeout=30) as response:
+            assert json.load(response) == {"paid": [1, 3], "packed": [1, 3]}
+    assert manage(tmp_path, "pack", "--once") == "packed 0\n"
+    found = published(tmp_path / "shop.store")
+    assert {topic: sorted(bodies) for topic, bodies in found.items() if topic[0] != "%"} == {
+        "orders": [b"1", b"3"],
+        "ledger": [b'{"order":1,"amount":50}', b'{"order":3,"amount":7}'],
+        "receipts": [b"1", b"3"],
+    }
+
+
+@needs_django
+def test_shop_on_django_passes_its_tests(tmp_path: Path) -> None:
+    assert "Ran 3 tests" in manage(tmp_path, "test", "examples.django_shop", "--noinput")
+
+
+PROJECT = """
+import sys
+from pathlib import Path
+
+BASE_DIR = Path(__file__).resolve().parent
+{settings}
+INSTALLED_APPS = [name for name in INSTALLED_APPS if name is not ...] + ["page"]
+DATABASES = {{
+    "default": {{
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": BASE_DIR / "shop.sqlite3",
+        "TEST": {{"NAME": BASE_DIR / "test.sqlite3"}},
+    }}
+}}
+ROOT_URLCONF = "page.urls"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+SECRET_KEY = "of a test"
+"""
+MODELS = """
+from django.db import models
+
+class Payment(models.Model):
+    order_id = models.BigIntegerField(primary_key=True)
+"""
+URLS = """
+from django.urls import path
+from page.views import pay
+
+urlpatterns = [path("orders/<int:number>/payment", pay)]
+"""
+IMPORTS = """
+from django.db import connection
+from django.test import TestCase
+from txstore.django import close, database, producer
+
+def tearDownModule():
+    close()
+
+class Base(TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        producer()
+
+"""
+
+
+@needs_django
+def test_page_on_django_is_a_project_that_passes_its_tests(tmp_path: Path) -> None:
+    """The settings, the view and the test are those of the page."""
+    code = [text for language, text in blocks(ROOT / "docs" / "django.md") if language == ""]
+    [settings] = [text for text in code if text.startswith("# settings.py\n")]
+    [view] = [text for text in code if "def pay(request, number):" in text]
+    [test] = [text for text in code if text.startswith("class PaymentTest(TestCase):")]
+    page = tmp_path / "page"
+    page.mkdir()
+    (page / "__init__.py").write_text("")
+    (tmp_path / "settings.py").write_text(PROJECT.format(settings=settings))
+    (page / "models.py").write_text(MODELS)
+    (page / "urls.py").write_text(URLS)
+    imports = "from django.http import HttpResponse\nfrom page.models import Payment\n"
+    (page / "views.py").write_text(imports + view)
+    (page / "tests.py").write_text(IMPORTS + test.replace("(TestCase)", "(Base)"))
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "settings", "PYTHONPATH": str(tmp_path)}
+    for command in (["makemigrations", "page"], ["migrate"], ["test", "page", "--noinput"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "django", *command],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    assert "Ran 1 test" in done.stderr
