@@ -1,6 +1,6 @@
 """Guards where people run Spark: on a cluster, on Spark Connect, in a notebook, with a packed environment.
 
-Each driver is a program of its own, with the store's path as the examples have it: relative.
+Each driver is a program of its own, with the store's path as the examples have it, relative, where Spark allows it.
 """
 
 from __future__ import annotations
@@ -54,8 +54,10 @@ def environment(home: Path, **others: str) -> dict[str, str]:
 def deployed(
     home: Path, store: Path, work: Path, *options: str, python: str = sys.executable, **others: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs the driver in the store's folder, with a relative path."""
-    command = [python, "-m", "tests.spark.deployed", store.name, str(work), *options]
+    """Runs the driver in the store's folder, with a relative path; for Spark Connect with an absolute one."""
+    # Each session of Spark Connect has a directory of its own on the server, where its Python processes run.
+    path = str(store) if "--connect" in options else store.name
+    command = [python, "-m", "tests.spark.deployed", path, str(work), *options]
     return subprocess.run(
         command,
         cwd=store.parent, env=environment(home, **others), capture_output=True, text=True, timeout=500, check=False,
