@@ -58,6 +58,7 @@ from txstore.errors import (
     TxStoreError,
     WrongGroupError,
 )
+from txstore.lazy import LazyOptions, dataset, scan_polars
 from txstore.listener import LocalTransactionExecuter, TransactionCheckListener, TransactionListener
 from txstore.message import (
     ConsumeFromWhere,
@@ -121,6 +122,7 @@ __all__ = [
     "InvalidOptionError",
     "JsonSerializer",
     "LateEndError",
+    "LazyOptions",
     "LocalTransactionExecuter",
     "LocalTransactionState",
     "Message",
@@ -176,8 +178,10 @@ __all__ = [
     "WrongGroupError",
     "__version__",
     "connect",
+    "dataset",
     "open",
     "scan",
+    "scan_polars",
     "serve",
     "unique_id",
 ]

@@ -943,7 +943,8 @@ class Scan:
     `Scan.advance`, so a record across the end is an error. `skip_bytes_min`: bytes of the log that are skipped at
     least, where the queues' files show that no row is there. `shows_missing`: the view `transactions` also has a row for
     each op, and for the finals and discarded copies of each identity, whose half is not in the log, in the state
-    `half_missing`. The constructor opens nothing.
+    `half_missing`. `threads`: how many read each stream, `piece_bytes` of the log at a time; the view
+    `transactions` uses one. The constructor opens nothing.
 
     Raises InvalidOptionError.
     """
@@ -971,11 +972,15 @@ class Scan:
         fail_on_data_loss: bool = True,
         skip_bytes_min: int | None = None,
         shows_missing: bool = False,
+        threads: int = 1,
+        piece_bytes: int = 33554432,
     ) -> Scan: ...
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Returns a new stream of record batches, as a capsule. Raises as `check` does."""
     def __arrow_c_schema__(self) -> object:
         """Returns the schema of the columns, as a capsule."""
+    def frames(self, rows: int) -> Frames:
+        """Reads the scan in frames of at least that many rows, except the last. Raises as `check` does."""
     def check(self) -> None:
         """Opens the log and checks the range, as a stream does first.
 
@@ -1067,6 +1072,21 @@ def log_half_progress(path: str | PathLike[str]) -> int:
 
     0 in a log that only txstore wrote.
     """
+
+@final
+class Frames:
+    """The frames of a scan, one after the other. Created by `Scan.frames`."""
+
+    def __iter__(self) -> Frames: ...
+    def __next__(self) -> Frame:
+        """Returns the next frame. Raises the engine's error if the log cannot be read."""
+
+@final
+class Frame:
+    """A few batches of a scan, exported through Arrow's C stream interface."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Returns a stream of the batches, as a capsule."""
 
 @final
 class RecordName:

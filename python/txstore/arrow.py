@@ -2,7 +2,8 @@
 
 In:     a store's directory and what to read of it.
 Out:    a `Scan`, which any consumer of Arrow's C stream interface reads.
-Always: takes no lock, starts no thread, does not disturb a process that writes the store, needs no other package.
+Always: takes no lock, starts no thread unless asked for several, does not disturb a process that writes the store,
+        needs no other package.
 Not here: decoding (the engine), Spark (`txstore.spark`).
 """
 
@@ -41,6 +42,7 @@ def scan(
     batch_bytes: int | None = None,
     bad_records: Literal["fail", "skip"] = "fail",
     fail_on_data_loss: bool = True,
+    threads: int = 1,
 ) -> Scan:
     """Returns a range of a store's commit log, to be read by pyarrow, Polars, DuckDB or pandas.
 
@@ -63,6 +65,8 @@ def scan(
         bad_records: "fail" raises with file and offset; "skip" skips the record and counts it in `Scan.bad_records`.
         fail_on_data_loss: whether it is an error that retention removed the start of the range; if not, the scan begins
             after it and counts the bytes in `Scan.lost_bytes`.
+        threads: how many threads read the log, at most 256. Batches come in the log's order with any number. The view
+            "transactions" uses one.
 
     Raises:
         StoreIOError: the path does not exist. ForeignStoreError: it is not a store.
@@ -90,6 +94,7 @@ def scan(
         batch_bytes=_size("batch_bytes", batch_bytes),
         skip_bad_records=_choice("bad_records", bad_records) == "skip",
         fail_on_data_loss=fail_on_data_loss,
+        threads=_size("threads", threads) or 0,
     )
     found.check()
     return found

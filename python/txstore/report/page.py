@@ -201,7 +201,7 @@ def _latencies(summary: Summary, width: int) -> str:
         labels,
         title="Time from the half message to the decision, by outcome",
         x_axis=f"from the half message to the decision{least}",
-        y_axis="transactions; both scales are logarithmic",
+        y_axis="transactions (logarithmic scales; colours share a column by count)",
         shown_labels=lambda step: (steps[step] - low) % every == 0,
         shown_text=[duration(edge) for edge in edges],
         is_logarithmic=True,

@@ -2,7 +2,7 @@
 //!
 //! In:     a store's directory, what to show of it.
 //! Out:    a stream of record batches of one schema.
-//! Always: takes no lock, starts no thread, writes nothing. Maps nothing past the visible end. Verifies each record.
+//! Always: takes no lock of the store, starts no thread unless asked for several, writes nothing. Maps nothing past the visible end. Verifies each record.
 //! Not here: Python, Spark.
 
 mod batch;
@@ -10,6 +10,7 @@ mod cells;
 mod folded;
 mod identity;
 pub mod options;
+mod parallel;
 mod plan;
 pub mod scan;
 pub mod schema;
@@ -19,5 +20,6 @@ mod tests;
 pub use crate::recovery::log_view::Log;
 pub use identity::RecordName;
 pub use options::{BadRecords, HalfMissing, ScanOptions};
+pub use parallel::{ParallelScan, Threads};
 pub use scan::{Counts, Scan};
 pub use schema::{Column, View};

@@ -132,6 +132,30 @@ impl Scan {
         })
     }
 
+    /// Returns the range that options choose, both at record boundaries. Without an end it is the visible end.
+    pub(super) fn whole_range(log: &Log, options: &ScanOptions, counts: &Counts) -> Result<Range<u64>> {
+        let (start, end) = Self::range(log, options, counts)?;
+        if options.is_cut && end != u64::MAX {
+            return Ok(start..end);
+        }
+        let visible = log.visible_end(None)?;
+        Ok(start..if end < visible { log.boundary(end, visible)? } else { visible }.max(start))
+    }
+
+    /// Continues with another range, which begins and ends between records.
+    pub(super) fn restart(&mut self, range: Range<u64>) -> Result<()> {
+        self.batch.clear();
+        (self.at, self.end) = (range.start, range.end);
+        (self.window, self.last_ms, self.batch_bytes, self.is_done) = (None, None, 0, false);
+        self.skips = self.log.skips_of(&self.options, range)?;
+        self.skip = Self::first_skip(self.skips.as_ref());
+        Ok(())
+    }
+
+    pub(super) const fn log(&self) -> &Log {
+        &self.log
+    }
+
     /// Returns where the range begins and ends, at record boundaries.
     fn range(log: &Log, options: &ScanOptions, counts: &Counts) -> Result<(u64, u64)> {
         let first = log.first();

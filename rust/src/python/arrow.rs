@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use arrow_array::RecordBatchReader;
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use arrow_schema::ffi::FFI_ArrowSchema;
 use pyo3::prelude::*;
@@ -17,9 +18,10 @@ use pyo3::types::{PyAny, PyCapsule};
 
 use super::call::detached;
 use super::error::{OrRaise, into_py};
+use super::frames::Frames;
 use crate::arrow::options::{Topics, topics_matching, types_named};
 use crate::arrow::schema::schema;
-use crate::arrow::{BadRecords, Counts, HalfMissing, Log, ScanOptions, View};
+use crate::arrow::{BadRecords, Counts, HalfMissing, Log, ParallelScan, ScanOptions, Threads, View};
 use crate::base::error::Error;
 use crate::base::units::QueueId;
 
@@ -28,6 +30,7 @@ use crate::base::units::QueueId;
 pub(super) struct Scan {
     path: PathBuf,
     options: Arc<ScanOptions>,
+    threads: Threads,
     counts: Arc<Counts>,
 }
 
@@ -37,7 +40,7 @@ impl Scan {
     #[pyo3(signature = (path, *, view="messages", columns=None, topics=None, topic_pattern=None, system_topics=false,
         queues=None, only_queues=false, start_store_ms=None, end_store_ms=None, transaction_types=None, start=None,
         end=None, is_cut=false, batch_rows=None, batch_bytes=None, skip_bad_records=false, fail_on_data_loss=true,
-        skip_bytes_min=None, shows_missing=false))]
+        skip_bytes_min=None, shows_missing=false, threads=1, piece_bytes=Threads::PIECE_BYTES))]
     #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools)] // Each is a keyword.
     fn new(
         py: Python<'_>,
@@ -61,6 +64,8 @@ impl Scan {
         fail_on_data_loss: bool,
         skip_bytes_min: Option<u64>,
         shows_missing: bool,
+        threads: usize,
+        piece_bytes: u64,
     ) -> PyResult<Self> {
         let options = || {
             let view = View::named(view)?;
@@ -88,8 +93,9 @@ impl Scan {
             }
             Ok(ScanOptions { only_queues, start, end, is_cut, fail_on_data_loss, ..options })
         };
-        let options = Arc::new(options().or_raise(py)?);
-        Ok(Self { path, options, counts: Arc::default() })
+        let checked = || Ok((Arc::new(options()?), Threads { count: threads, piece_bytes }.check()?));
+        let (options, threads) = checked().or_raise(py)?;
+        Ok(Self { path, options, threads, counts: Arc::default() })
     }
 
     #[pyo3(signature = (requested_schema=None))]
@@ -100,8 +106,12 @@ impl Scan {
     ) -> PyResult<Bound<'py, PyCapsule>> {
         // The protocol allows a stream with another schema than the requested one. The consumer then casts it.
         drop(requested_schema);
-        let stream = self.stream(py, &self.counts)?;
-        PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(Box::new(stream)), c"arrow_array_stream")
+        PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(self.reader(py)?), c"arrow_array_stream")
+    }
+
+    /// Reads the scan in frames of at least that many rows, except the last. Raises as `check` does.
+    fn frames(&self, py: Python<'_>, rows: usize) -> PyResult<Frames> {
+        Ok(Frames::new(self.reader(py)?, &self.counts, rows))
     }
 
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
@@ -170,6 +180,15 @@ impl Scan {
 }
 
 impl Scan {
+    /// Opens a stream with the threads asked for.
+    fn reader(&self, py: Python<'_>) -> PyResult<Box<dyn RecordBatchReader + Send>> {
+        if self.threads.count == 1 || self.options.view == View::Transactions {
+            return Ok(Box::new(self.stream(py, &self.counts)?));
+        }
+        let open = || ParallelScan::open(&self.path, &self.options, &self.counts, self.threads);
+        Ok(Box::new(detached(py, open)?))
+    }
+
     fn stream(&self, py: Python<'_>, counts: &Arc<Counts>) -> PyResult<crate::arrow::Scan> {
         let open = || crate::arrow::Scan::open(&self.path, Arc::clone(&self.options), Arc::clone(counts));
         detached(py, open)

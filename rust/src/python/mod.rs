@@ -15,6 +15,7 @@ mod codes;
 mod error;
 #[cfg(feature = "server")]
 mod event;
+mod frames;
 mod loop_store;
 #[cfg(feature = "memory")]
 mod memory;
@@ -52,6 +53,8 @@ mod _native {
     use super::event::{
         ClientAnswer, ConnectionClosed, ConnectionRefused, NewProducer, RemotingRequest, RequestDenied, UnknownTopic,
     };
+    #[pymodule_export]
+    use super::frames::{Frame, Frames};
     #[pymodule_export]
     use super::loop_store::LoopStore;
     #[cfg(feature = "memory")]
