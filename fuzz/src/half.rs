@@ -38,7 +38,7 @@ pub fn run(input: &[u8]) {
     assert_eq!((parked.topic, parked.prepared_transaction_offset), (DISCARD_TOPIC, view.physical_offset));
     let parked_view = RecordView { topic: DISCARD_TOPIC, properties: Properties(parked.properties), ..view };
     let mut text = Vec::new();
-    let again = resume_draft(&parked_view, HOST, &mut text);
+    let again = resume_draft(&parked_view, None, HOST, &mut text);
     let resumed = RecordView { topic: HALF_TOPIC, properties: Properties(again.properties), ..view };
     let resumed = HalfFacts::of(&resumed);
     assert!(resumed.sent && resumed.identity() == facts.identity(), "a resumed half is a sent one of the same id");

@@ -732,6 +732,13 @@ class Store:
         Durable when this returns, except if both flush types are ASYNC_FLUSH. With an `owner` other than 0, its local
         transaction runs here until `local_transaction_ended`. Raises TooManyPendingError.
         """
+    def prepare_many(
+        self, messages: Sequence[Message], queue_ids: Sequence[int], producer_group: str, owner: int = 0
+    ) -> SendResult:
+        """Stores the half messages of one transaction, either all or none. Returns where that of the first is stored.
+
+        One end ends them all. Raises InvalidMessageError for none or more than 1,000 messages, TooManyPendingError.
+        """
     def local_transaction_ended(self, half_queue_offset: int) -> None:
         """Restarts the transaction's age when its local transaction ends. Ignored for a transaction that has ended."""
     def end_transaction(
@@ -906,6 +913,10 @@ class LoopStore:
         self, message: Message, queue_id: int, producer_group: str, owner: int, wait: bool, /
     ) -> tuple[SendResult, int] | None:
         """Stores a half message, as `Store.prepare` does."""
+    def prepare_many(
+        self, messages: Sequence[Message], queue_ids: Sequence[int], producer_group: str, owner: int, wait: bool, /
+    ) -> tuple[SendResult, int] | None:
+        """Stores the half messages of one transaction, as `Store.prepare_many` does."""
     def end_transaction(
         self,
         half_queue_offset: int,

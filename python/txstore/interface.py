@@ -117,6 +117,12 @@ class BrokerInterface(Protocol):
     def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int, /) -> Half:
         """Stores a half message and returns its handle. `owner` runs its local transaction until it is ended."""
 
+    def prepare_many(self, messages: Sequence[Message], queue_ids: Sequence[int], group: str, owner: int, /) -> Half:
+        """Stores the half messages of one transaction, either all or none. Returns the handle of the first.
+
+        Raises EmbeddedOnlyError if the broker is in another process.
+        """
+
     def end(self, half: Half, state: LocalTransactionState, producer_group: str, /) -> EndedTransaction:
         """Commits or rolls back the transaction of a half message, for the producer group that began it."""
 

@@ -50,6 +50,10 @@ UNIT_TESTS = {
     "CopiesUnlimited": "store::tests::log::a_read_is_limited_in_bytes",
 }
 
+# Variants of transactions of several messages, which have a simulation of their own.
+SEVERAL = ("SetNotCompleted", "SetNotRolledBack", "SetPassed")
+SEVERAL_TEST = "several::several_messages_are_visible_together_or_not_at_all"
+
 
 def names() -> list[str]:
     text = (ROOT / "rust/src/base/mutant.rs").read_text()
@@ -132,14 +136,17 @@ def main() -> int:
     for test in CRASH_TESTS:
         if wrong := run(crash, test, "", "5000"):
             sys.exit(f"the right engine is found wrong by {test}: {wrong}")
+    if run_unit_test(crash, SEVERAL_TEST, ""):
+        sys.exit(f"the right engine fails or hangs in {SEVERAL_TEST}")
     for test in sorted({UNIT_TESTS[mutant] for mutant in wanted if mutant in UNIT_TESTS}):
         if run_unit_test(unit, test, ""):
             sys.exit(f"the right engine fails or hangs in {test}")
     print(f"{'mutant':26}{'simulation':28}exhaustive", flush=True)
     survivors = []
     for mutant in wanted:
-        if mutant in UNIT_TESTS:
-            found = [run_unit_test(unit, UNIT_TESTS[mutant], mutant)]
+        if mutant in UNIT_TESTS or mutant in SEVERAL:
+            executable, test = (crash, SEVERAL_TEST) if mutant in SEVERAL else (unit, UNIT_TESTS[mutant])
+            found = [run_unit_test(executable, test, mutant)]
             print(f"{mutant:26}{found[0] or '-'}", flush=True)
         else:
             found = [run(crash, test, mutant, CRASHES) for test in CRASH_TESTS]

@@ -51,6 +51,26 @@ def test_block_commits_both_at_its_end(kind: Kind, broker: EmbeddedBroker, produ
     assert (kind.orders(), kind.outcomes(), messages(broker, "t")) == ([1], {name: "committed"}, [name])
 
 
+def test_block_commits_several_messages(kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer) -> None:
+    async def pay() -> list[str]:
+        names = []
+        async with kind.session() as session:
+            several = [Message("t", b"1"), Message("u", b"2"), Message("t", b"3")]
+            async with entered(producer.transaction(several, session=session)) as tx:
+                await kind.order(session, 1, tx.transaction_id)
+            names.append(tx.transaction_id)
+            with contextlib.suppress(KeyError):
+                async with entered(producer.transaction(several, session=session)) as tx:
+                    await kind.order(session, 2, tx.transaction_id)
+                    raise KeyError("no such customer")
+            names.append(tx.transaction_id)
+        return names
+
+    first, second = run(pay())
+    assert (kind.orders(), kind.outcomes()) == ([1], {first: "committed", second: "rolled_back"})
+    assert (len(messages(broker, "t")), len(messages(broker, "u"))) == (2, 1)
+
+
 def test_exception_rolls_both_back_at_once(kind: Kind, broker: EmbeddedBroker, producer: TransactionProducer) -> None:
     async def pay() -> Any:
         async with kind.session() as session:

@@ -53,6 +53,23 @@ class Calls(abc.ABC):
         arg: Any,
     ) -> int:
         """Returns the queue for a message, by the blocking producer's rules, after its topic is known."""
+        await self._find_topic_of(producer, message)
+        return producer._choose(message, queue_id, selector, arg)
+
+    async def choose_together(
+        self,
+        producer: sending.Producer,
+        messages: Sequence[Message],
+        queue_id: int | None,
+        selector: QueueSelector | None,
+        arg: Any,
+    ) -> list[int]:
+        """Returns the queues for messages that are stored together, likewise."""
+        for message in messages:
+            await self._find_topic_of(producer, message)
+        return producer._choose_together(messages, queue_id, selector, arg)
+
+    async def _find_topic_of(self, producer: sending.Producer, message: Message) -> None:
         self.must_be_on_loop()
         if producer.closed:
             producer._refuse()
@@ -60,7 +77,6 @@ class Calls(abc.ABC):
             raise sending.not_a_message(message)
         if not self.knows_topic(producer, message.topic):
             await self.find_topic(producer, message.topic)
-        return producer._choose(message, queue_id, selector, arg)
 
     async def call_user(self, call: Callable[..., object], *arguments: object) -> object:
         """Calls the user's code: a coroutine on the loop, any other callable in the pool of listeners."""
@@ -98,6 +114,10 @@ class Calls(abc.ABC):
     @abc.abstractmethod
     async def prepare(self, message: Message, queue_id: int, group: str, owner: int) -> Half:
         """Stores a half message. If it is cancelled, the local transaction has not run and does not run."""
+
+    @abc.abstractmethod
+    async def prepare_many(self, messages: Sequence[Message], queue_ids: Sequence[int], group: str, owner: int) -> Half:
+        """Stores the half messages of one transaction, as `prepare` does. Returns the handle of the first."""
 
     @abc.abstractmethod
     async def end(self, half: Half, state: LocalTransactionState, group: str) -> EndedTransaction:

@@ -228,7 +228,17 @@ class EmbeddedCalls(Calls):
     async def prepare(self, message: Message, queue_id: int, group: str, owner: int) -> SendResult:
         # A message that was sent before may belong to a local transaction that runs elsewhere.
         unwanted = self._leave_to_check if message.transaction_id is not None else partial(self._roll_back, group)
-        write = partial(self._store.prepare, message, queue_id, group, owner)
+        return await self._prepared(partial(self._store.prepare, message, queue_id, group, owner), unwanted)
+
+    async def prepare_many(
+        self, messages: Sequence[Message], queue_ids: Sequence[int], group: str, owner: int
+    ) -> SendResult:
+        write = partial(self._store.prepare_many, messages, queue_ids, group, owner)
+        return await self._prepared(write, partial(self._roll_back, group))
+
+    async def _prepared(
+        self, write: Callable[[bool], tuple[SendResult, int] | None], unwanted: Callable[[SendResult], None]
+    ) -> SendResult:
         half, durable_first = await self._stored(write, unwanted)
         if durable_first:
             try:

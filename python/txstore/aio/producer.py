@@ -85,17 +85,9 @@ class Producer:
 
         Raises InvalidMessageError, and as `send` does.
         """
-        together: dict[str, int] = {}
-        chosen: list[int] = []
-        for message in messages:
-            if queue_id is not None or message.message_group is not None:
-                chosen.append(await self._calls.choose(self._producer, message, queue_id, None, None))
-                continue
-            if message.topic not in together:
-                together[message.topic] = await self._calls.choose(self._producer, message, None, None, None)
-            chosen.append(together[message.topic])
-        if not chosen:
+        if not messages:
             return []
+        chosen = await self._calls.choose_together(self._producer, messages, queue_id, None, None)
         return await self._calls.send_batch(messages, chosen, self.group)
 
     @property
@@ -164,7 +156,7 @@ class TransactionProducer(Producer):
     @overload
     def transaction(
         self,
-        message: Message,
+        message: Message | Sequence[Message],
         *,
         session: None = ...,
         queue_id: int | None = ...,
@@ -175,7 +167,7 @@ class TransactionProducer(Producer):
     @overload
     def transaction(
         self,
-        message: Message,
+        message: Message | Sequence[Message],
         *,
         session: AsyncSession,
         queue_id: int | None = ...,
@@ -185,7 +177,7 @@ class TransactionProducer(Producer):
 
     def transaction(
         self,
-        message: Message,
+        message: Message | Sequence[Message],
         *,
         session: AsyncSession | None = None,
         queue_id: int | None = None,
@@ -194,7 +186,8 @@ class TransactionProducer(Producer):
     ) -> "Transaction | AbstractAsyncContextManager[sending.Transaction]":
         """`async with producer.transaction(message) as tx`: entering stores the half message, leaving commits it.
 
-        An exception or a cancellation inside leaves the transaction UNKNOWN, and a check decides. `session` is an async
+        Several messages, an exception inside: as in `txstore.TransactionProducer.transaction`. A cancellation inside
+        leaves the transaction UNKNOWN, and a check decides. `session` is an async
         session on the producer's `database`; it joins the database's transaction and the message, as in
         `txstore.TransactionProducer.transaction`. Raises InvalidOptionError for a session that is not async.
         """
@@ -215,6 +208,17 @@ class TransactionProducer(Producer):
     async def clean_database(self, before: datetime) -> None:
         """Removes old rows, as `txstore.TransactionProducer.clean_database`, in a thread."""
         await asyncio.to_thread(self._producer.clean_database, before)
+
+    async def _begin_all(
+        self, messages: Sequence[Message], queue_id: int | None, selector: QueueSelector | None, arg: Any
+    ) -> LocalTransaction[Half]:
+        """Stores the half messages of one transaction and returns its local transaction."""
+        if len(messages) == 1:
+            return await self._begin(messages[0], queue_id, selector, arg)
+        messages = [without_delay(message, self.group, stacklevel=3) for message in messages]
+        chosen = await self._calls.choose_together(self._producer, messages, queue_id, selector, arg)
+        half = await self._calls.prepare_many(messages, chosen, self.group, self._producer.number)
+        return self._producer._began(half, messages[0])
 
     async def _begin(
         self, message: Message, queue_id: int | None, selector: QueueSelector | None, arg: Any
@@ -252,7 +256,7 @@ class Transaction(TransactionBlock[Half]):
     def __init__(
         self,
         producer: TransactionProducer,
-        message: Message,
+        message: Message | Sequence[Message],
         queue_id: int | None,
         selector: QueueSelector | None,
         arg: Any,
@@ -271,7 +275,7 @@ class Transaction(TransactionBlock[Half]):
 
     async def __aenter__(self) -> Self:
         self._must_not_have_begun()
-        self._local = await self._producer._begin(self._message, *self._route)
+        self._local = await self._producer._begin_all(self._messages, *self._route)
         return self
 
     async def __aexit__(

@@ -171,6 +171,7 @@ class EmbeddedBroker(ConsumerGroups, Lookups):
         # The engine's own calls, because a Python function around them would cost as much as they do.
         self.append = store.append
         self.prepare: _Prepare = store.prepare
+        self.prepare_many: Callable[[Sequence[Message], Sequence[int], str, int], SendResult] = store.prepare_many
         self.end: Callable[[Half, LocalTransactionState, str], EndResult] = self._transactions.end_half
         self.pull: Pull = store.pull
         self.search_offset: Callable[[str, int, int], int] = store.search_offset

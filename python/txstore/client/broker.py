@@ -59,7 +59,7 @@ from txstore.message import (
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
 from txstore.producer.outbox import OutboxDatabase, Outboxes
 
-__all__ = ["EMBEDDED_ONLY", "MESSAGE_SIZE_MAX", "RemoteBroker", "Session"]
+__all__ = ["EMBEDDED_ONLY", "MESSAGE_SIZE_MAX", "RemoteBroker", "Session", "several_messages"]
 
 _log = logging.getLogger("txstore.remoting")
 _STOP_SECONDS = 30.0
@@ -76,6 +76,15 @@ EMBEDDED_ONLY: dict[str, str] = {
     "heal": "a server heals its store when it opens it",
 }
 """What only the process that has the store open offers, and what to do instead."""
+
+
+def several_messages(count: int) -> EmbeddedOnlyError:
+    """Returns the error for a transaction of several messages."""
+    return EmbeddedOnlyError(
+        f"a transaction of {count} messages needs txstore.open in this process: a broker in another process takes one\n"
+        "hint: broker.producer(group, database=database).send_batch(messages, session=session) publishes any number in "
+        "one transaction of your database"
+    )
 
 
 class Session:
@@ -319,6 +328,12 @@ class RemoteBroker(BlockingAdministration):
         """Stores a half message, for a producer."""
         sending = self._session.sending
         return run_now(sending.prepare(message, queue_id, producer_group, self._caller))
+
+    def prepare_many(
+        self, messages: Sequence[Message], queue_ids: Sequence[int], group: str, owner: int, /
+    ) -> RemoteSent:
+        """Raises EmbeddedOnlyError: no request of the protocol stores several half messages."""
+        raise several_messages(len(messages))
 
     def end_transaction(
         self, transaction: str | SentMessage, state: LocalTransactionState, *, producer_group: str | None = None

@@ -16,7 +16,7 @@ Not here: the meaning of a row (`rows`).
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
@@ -41,7 +41,7 @@ class _Block(Transaction):
     def __init__(
         self,
         producer: TransactionProducer,
-        message: Message,
+        message: Message | Sequence[Message],
         queue_id: int | None,
         selector: QueueSelector | None,
         arg: Any,
@@ -56,7 +56,7 @@ class _Block(Transaction):
         self._identity = ""
         self._born_ms = 0
         # A message that has an id was sent before, so another block may have committed a row for this id.
-        self._resent = getattr(message, "transaction_id", None) is not None
+        self._resent = self._message.transaction_id is not None
 
     def commit(self) -> None:
         """Undoes a `rollback()`. Leaving the block commits the session, then the message."""

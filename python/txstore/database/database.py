@@ -11,7 +11,7 @@ import asyncio
 import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Set
+from collections.abc import Callable, Coroutine, Sequence, Set
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
@@ -309,7 +309,7 @@ class Database:
     def transaction(
         self,
         producer: TransactionProducer,
-        message: Message,
+        message: Message | Sequence[Message],
         session: object,
         *,
         queue_id: int | None,

@@ -8,10 +8,12 @@ Not here: storing and ending (`producer`, `aio`), which differ only by `await`.
 
 import logging
 import warnings
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from txstore.errors import (
     AlreadyEndedError,
+    InvalidMessageError,
     InvalidOptionError,
     TransactionNotFoundError,
     TxStoreError,
@@ -25,7 +27,7 @@ from txstore.message import (
     TransactionSendResult,
 )
 
-__all__ = ["LocalTransaction", "TransactionBlock", "error_text", "without_delay"]
+__all__ = ["LocalTransaction", "TransactionBlock", "error_text", "messages_of", "not_a_message", "without_delay"]
 
 H = TypeVar("H", bound=Half)
 _UNKNOWN = LocalTransactionState.UNKNOWN
@@ -106,8 +108,9 @@ class TransactionBlock(Generic[H]):
 
     CONTRADICTIONS = (AlreadyEndedError, WrongGroupError, TransactionNotFoundError)
 
-    def __init__(self, message: Message) -> None:
-        self._message = message
+    def __init__(self, message: Message | Sequence[Message]) -> None:
+        self._messages = messages_of(message)
+        self._message = self._messages[0]
         self._local: LocalTransaction[H] | None = None
         self._left = False
 
@@ -118,12 +121,12 @@ class TransactionBlock(Generic[H]):
 
     @property
     def message(self) -> Message:
-        """The message. It has its transaction id once the block was entered."""
+        """The message, or the first of several. It has its transaction id once the block was entered."""
         return self._message if self._local is None else self._local.message
 
     @property
     def send_result(self) -> H:
-        """Where the half message was stored. Raises InvalidOptionError before the block was entered."""
+        """Where its half message was stored. Raises InvalidOptionError before the block was entered."""
         return self._begun.half
 
     @property
@@ -159,6 +162,35 @@ class TransactionBlock(Generic[H]):
             local.left_by(error)
             return _UNKNOWN
         return LocalTransactionState.COMMIT if local.wanted is _UNKNOWN else local.wanted
+
+
+def messages_of(given: object) -> tuple[Message, ...]:
+    """Returns the messages of a transaction: one message, or a list of them.
+
+    Raises InvalidMessageError for something else, an empty list, and a list with a message that was sent before.
+    """
+    if isinstance(given, Message):
+        return (given,)
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise not_a_message(given)
+    for message in given:
+        if not isinstance(message, Message):
+            raise not_a_message(message)
+        if message.transaction_id is not None and len(given) > 1:
+            raise InvalidMessageError(
+                f"message {message.transaction_id} was sent before, so it cannot be one of {len(given)} messages of a "
+                "transaction\nhint: create the message again, or send it in a transaction of its own"
+            )
+    if not given:
+        raise InvalidMessageError("a transaction has at least one message, got none")
+    return tuple(given)
+
+
+def not_a_message(given: object) -> InvalidMessageError:
+    """Returns the error for something else that was sent instead of a message."""
+    return InvalidMessageError(
+        f"expected a Message, got {type(given).__name__}\nhint: send txstore.Message(topic, body)"
+    )
 
 
 def without_delay(message: Message, group: str, *, stacklevel: int) -> Message:

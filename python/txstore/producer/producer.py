@@ -16,7 +16,6 @@ from typing import Any, NoReturn, Protocol, Self, TypeAlias, TypeVar, overload
 
 from txstore._native import java_hash_code, validate_group
 from txstore.errors import (
-    InvalidMessageError,
     InvalidNameError,
     InvalidOptionError,
     StoreClosedError,
@@ -42,7 +41,13 @@ from txstore.message import (
     TransactionMessage,
     TransactionSendResult,
 )
-from txstore.producer.local_transaction import LocalTransaction, TransactionBlock, error_text, without_delay
+from txstore.producer.local_transaction import (
+    LocalTransaction,
+    TransactionBlock,
+    error_text,
+    not_a_message,
+    without_delay,
+)
 
 __all__ = ["LocalDatabase", "Producer", "QueueSelector", "Transaction", "TransactionProducer", "not_a_message"]
 
@@ -74,7 +79,7 @@ class LocalDatabase(Protocol):
     def transaction(
         self,
         producer: "TransactionProducer",
-        message: Message,
+        message: Message | Sequence[Message],
         session: object,
         *,
         queue_id: int | None,
@@ -169,16 +174,7 @@ class Producer:
             turn = self._turns.get(topics.pop()) if len(topics) == 1 else None
             if turn is not None:
                 return self._broker.append_many(messages, [turn()] * len(messages), self._group)
-        together: dict[str, int] = {}
-        chosen: list[int] = []
-        for message in messages:
-            if queue_id is not None or selector is not None or message.message_group is not None:
-                chosen.append(self._choose(message, queue_id, selector, arg))
-                continue
-            topic = message.topic
-            if topic not in together:
-                together[topic] = self._choose(message, None, None, None)
-            chosen.append(together[topic])
+        chosen = self._choose_together(messages, queue_id, selector, arg)
         return self._broker.append_many(messages, chosen, self._group) if chosen else []
 
     @property
@@ -257,6 +253,23 @@ class Producer:
             return queues[java_hash_code(group) % len(queues)]  # In Python, % of a negative hash is not negative.
         turn = self._turns.get(topic)
         return turn() if turn is not None else self._first_turn(topic)
+
+    def _choose_together(
+        self, messages: Sequence[Message], queue_id: int | None, selector: QueueSelector | None, arg: Any
+    ) -> list[int]:
+        """Returns the queues of messages that are stored together. Those of one topic without a message group share
+        one."""
+        together: dict[str, int] = {}
+        chosen: list[int] = []
+        for message in messages:
+            if queue_id is not None or selector is not None or message.message_group is not None:
+                chosen.append(self._choose(message, queue_id, selector, arg))
+                continue
+            topic = message.topic
+            if topic not in together:
+                together[topic] = self._choose(message, None, None, None)
+            chosen.append(together[topic])
+        return chosen
 
 
 class TransactionProducer(Producer):
@@ -359,13 +372,18 @@ class TransactionProducer(Producer):
 
     @overload
     def transaction(
-        self, message: Message, *, queue_id: int | None = ..., selector: QueueSelector | None = ..., arg: Any = ...
+        self,
+        message: Message | Sequence[Message],
+        *,
+        queue_id: int | None = ...,
+        selector: QueueSelector | None = ...,
+        arg: Any = ...,
     ) -> "Transaction": ...
 
     @overload
     def transaction(
         self,
-        message: Message,
+        message: Message | Sequence[Message],
         *,
         session: Session,
         queue_id: int | None = ...,
@@ -376,7 +394,7 @@ class TransactionProducer(Producer):
     @overload
     def transaction(
         self,
-        message: Message,
+        message: Message | Sequence[Message],
         *,
         session: AsyncSession,
         queue_id: int | None = ...,
@@ -386,7 +404,7 @@ class TransactionProducer(Producer):
 
     def transaction(
         self,
-        message: Message,
+        message: Message | Sequence[Message],
         *,
         session: object = None,
         queue_id: int | None = None,
@@ -397,6 +415,9 @@ class TransactionProducer(Producer):
 
         An exception inside leaves the transaction UNKNOWN, because the database may have committed already. A check
         decides, and the exception is raised on. `tx.rollback()` rolls back at once.
+
+        A list of 1 to 1,000 messages, of any topics, is one transaction: consumers see all of them or none. Its id and
+        its checks are those of the first message. Only an embedded broker takes several: EmbeddedOnlyError elsewhere.
 
         `session` is a connection or session on the producer's `database`. Then entering also begins or joins its
         database transaction and inserts a row, and leaving commits the database, then the message. An exception or
@@ -465,6 +486,19 @@ class TransactionProducer(Producer):
             )
         return executer
 
+    def _begin_all(
+        self, messages: Sequence[Message], queue_id: int | None, selector: QueueSelector | None, arg: Any
+    ) -> LocalTransaction[Half]:
+        """Stores the half messages of one transaction and returns its local transaction."""
+        if len(messages) == 1:
+            return self._begin(messages[0], queue_id, selector, arg)
+        if self._closed:
+            self._refuse()
+        messages = [without_delay(message, self._group, stacklevel=3) for message in messages]
+        chosen = self._choose_together(messages, queue_id, selector, arg)
+        half = self._broker.prepare_many(messages, chosen, self._group, self._number)
+        return self._began(half, messages[0])
+
     def _begin(
         self, message: Message, queue_id: int | None, selector: QueueSelector | None, arg: Any
     ) -> LocalTransaction[Half]:
@@ -524,9 +558,9 @@ class TransactionProducer(Producer):
 
 
 class Transaction(TransactionBlock[Half]):
-    """A transaction as a block: `with producer.transaction(message) as tx`.
+    """A transaction as a block: `with producer.transaction(message) as tx`, or of a list of messages.
 
-    Entering stores the half message and raises as `send_in_transaction` does. Leaving commits, unless the transaction
+    Entering stores the half messages and raises as `send_in_transaction` does. Leaving commits, unless the transaction
     was ended inside; a `commit()` or `rollback()` that failed inside is tried again. An exception inside leaves it
     UNKNOWN. `commit()` and `rollback()` end it at once and raise what fails.
 
@@ -538,7 +572,7 @@ class Transaction(TransactionBlock[Half]):
     def __init__(
         self,
         producer: TransactionProducer,
-        message: Message,
+        message: Message | Sequence[Message],
         queue_id: int | None,
         selector: QueueSelector | None,
         arg: Any,
@@ -557,7 +591,7 @@ class Transaction(TransactionBlock[Half]):
 
     def __enter__(self) -> Self:
         self._must_not_have_begun()
-        self._local = self._producer._begin(self._message, *self._route)
+        self._local = self._producer._begin_all(self._messages, *self._route)
         return self
 
     def __exit__(
@@ -602,11 +636,4 @@ def _must_be_only_database(database: object, listener: object, check_listener: o
         f"{database.__name__ if isinstance(database, type) else type(database).__name__}\n"
         "hint: database=txstore.database.Database(engine), or of a path or URL",
         option="database",
-    )
-
-
-def not_a_message(given: object) -> InvalidMessageError:
-    """Returns the error for something else that was sent instead of a message."""
-    return InvalidMessageError(
-        f"expected a Message, got {type(given).__name__}\nhint: send txstore.Message(topic, body)"
     )

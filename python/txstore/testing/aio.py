@@ -123,6 +123,14 @@ class _FakeCalls(embedded.EmbeddedCalls):
         self._reach(CrashPoint.AFTER_HALF)
         return half
 
+    async def prepare_many(
+        self, messages: Sequence[Message], queue_ids: Sequence[int], group: str, owner: int
+    ) -> SendResult:
+        self._reach(CrashPoint.BEFORE_HALF)
+        half = await super().prepare_many(messages, queue_ids, group, owner)
+        self._reach(CrashPoint.AFTER_HALF)
+        return half
+
     async def end(self, half: Half, state: LocalTransactionState, group: str | None) -> EndResult:
         self._reach(CrashPoint.BEFORE_END)
         ended = await super().end(half, state, group)

@@ -87,6 +87,7 @@ class FakeBroker(EmbeddedBroker):
         self._consumers_clock = self._consumer_seconds
         self.append = self._between(CrashPoint.BEFORE_SEND, self.append, CrashPoint.AFTER_SEND)
         self.prepare = self._between(CrashPoint.BEFORE_HALF, self.prepare, CrashPoint.AFTER_HALF)
+        self.prepare_many = self._between(CrashPoint.BEFORE_HALF, self.prepare_many, CrashPoint.AFTER_HALF)
         self.end = self._between(CrashPoint.BEFORE_END, self.end, CrashPoint.AFTER_END)
         lives.append(self)
         clock.watch(self)

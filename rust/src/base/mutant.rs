@@ -18,6 +18,12 @@ pub(crate) enum Mutant {
     NoZeroing,
     /// Recovery writes no missing op.
     NoHeal,
+    /// The final messages of a set that a crash cut are not completed.
+    SetNotCompleted,
+    /// The half messages of a set that a crash cut are not rolled back.
+    SetNotRolledBack,
+    /// The progress passes half messages of a pending set.
+    SetPassed,
     /// A resent half is stored again.
     NoDedupe,
     /// `SYNC_FLUSH` does not wait for the sync.

@@ -12,9 +12,9 @@ use pyo3::prelude::*;
 use super::call::{detached, unacknowledged};
 use super::error::{OrRaise, into_py};
 use super::message::{Message, SendResult};
-use super::store::{Store, half, queue};
+use super::sending::{first_half, new_messages, queue};
+use super::store::{Store, half};
 use super::transaction::EndResult;
-use crate::base::error::Error;
 use crate::base::units::PhysicalOffset;
 use crate::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, SyncThread};
 
@@ -61,15 +61,7 @@ impl LoopStore {
         queue_ids: Vec<i64>,
         wait: bool,
     ) -> PyResult<Option<(Vec<SendResult>, u64)>> {
-        if messages.len() != queue_ids.len() {
-            let what = format!("got {} messages but {} queue ids", messages.len(), queue_ids.len());
-            return Err(Error::InvalidMessage { what }).or_raise(py);
-        }
-        let new = messages.iter().zip(queue_ids).map(|(message, queue_id)| {
-            let message = message.get();
-            Ok(NewMessage { envelope: &message.envelope, body: message.body_bytes(py), queue_id: queue(queue_id)? })
-        });
-        let new: Vec<NewMessage<'_>> = new.collect::<Result<_, Error>>().or_raise(py)?;
+        let new = new_messages(py, &messages, queue_ids).or_raise(py)?;
         let written = unacknowledged(py, wait, |wait| self.store.append(&new, wait))?;
         let result = |(sent, message): (_, &Bound<'_, Message>)| {
             SendResult::new(sent, message.get().topic.clone_ref(py), self.host, false)
@@ -97,6 +89,21 @@ impl LoopStore {
         let half = NewHalfMessage { message: new, group: producer_group, unique_id, owner };
         let written = unacknowledged(py, wait, |wait| self.store.prepare(&half, wait))?;
         Ok(written.map(|(sent, end)| (SendResult::new(sent, message.topic.clone_ref(py), self.host, true), end)))
+    }
+
+    #[pyo3(signature = (messages, queue_ids, producer_group, owner, wait, /))]
+    fn prepare_many(
+        &self,
+        py: Python<'_>,
+        messages: Vec<Bound<'_, Message>>,
+        queue_ids: Vec<i64>,
+        producer_group: &str,
+        owner: u32,
+        wait: bool,
+    ) -> PyResult<Option<(SendResult, u64)>> {
+        let new = new_messages(py, &messages, queue_ids).or_raise(py)?;
+        let written = unacknowledged(py, wait, |wait| self.store.prepare_many(&new, producer_group, owner, wait))?;
+        written.map(|(sent, end)| Ok((first_half(py, sent, &messages, self.host)?, end))).transpose()
     }
 
     #[pyo3(signature = (

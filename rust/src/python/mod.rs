@@ -25,6 +25,7 @@ mod outbox;
 mod remoting;
 mod repair;
 mod retention;
+mod sending;
 #[cfg(feature = "server")]
 mod server;
 mod statistics;

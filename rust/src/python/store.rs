@@ -14,6 +14,7 @@ use super::error::OrRaise;
 use super::message::{Message, SendResult};
 use super::outbox::OutboxRow;
 use super::retention::{Expired, LogFile};
+use super::sending::{first_half, new_messages, queue};
 use super::statistics::StoreStat;
 use super::stored::StoredMessage;
 use super::transaction::{DueHalves, EndResult, TopicEnds, TransactionRow, WaitingHalf};
@@ -160,16 +161,7 @@ impl Store {
         messages: Vec<Bound<'_, Message>>,
         queue_ids: Vec<i64>,
     ) -> PyResult<Vec<SendResult>> {
-        if messages.len() != queue_ids.len() {
-            let what = format!("got {} messages but {} queue ids", messages.len(), queue_ids.len());
-            return Err(Error::InvalidMessage { what }).or_raise(py);
-        }
-        let new = messages.iter().zip(queue_ids).map(|(message, queue_id)| {
-            let message = message.get();
-            let queue_id = queue(queue_id)?;
-            Ok(NewMessage { envelope: &message.envelope, body: message.body_bytes(py), queue_id })
-        });
-        let new: Vec<NewMessage<'_>> = new.collect::<Result<_, Error>>().or_raise(py)?;
+        let new = new_messages(py, &messages, queue_ids).or_raise(py)?;
         let sent = detached(py, || self.store.append(&new, Wait::Yes)?.acknowledged())?;
         let result = |(sent, message): (_, &Bound<'_, Message>)| {
             SendResult::new(sent, message.get().topic.clone_ref(py), self.host, false)
@@ -246,6 +238,20 @@ impl Store {
         };
         let sent = written(py, |wait| self.store.prepare(&half, wait))?;
         Ok(SendResult::new(sent, message.topic.clone_ref(py), self.host, true))
+    }
+
+    #[pyo3(signature = (messages, queue_ids, producer_group, owner=0))]
+    fn prepare_many(
+        &self,
+        py: Python<'_>,
+        messages: Vec<Bound<'_, Message>>,
+        queue_ids: Vec<i64>,
+        producer_group: &str,
+        owner: u32,
+    ) -> PyResult<SendResult> {
+        let new = new_messages(py, &messages, queue_ids).or_raise(py)?;
+        let sent = detached(py, || self.store.prepare_many(&new, producer_group, owner, Wait::Yes)?.acknowledged())?;
+        first_half(py, sent, &messages, self.host)
     }
 
     fn local_transaction_ended(&self, py: Python<'_>, half_queue_offset: u64) -> PyResult<()> {
@@ -588,12 +594,6 @@ fn number<T: TryFrom<i128>>(value: i128, option: &str) -> Result<T, Error> {
 
 fn size<T: TryFrom<i128>>(value: Option<i128>, option: &str) -> Result<Option<T>, Error> {
     value.map(|value| number(value, option)).transpose()
-}
-
-pub(super) fn queue(queue_id: i64) -> Result<QueueId, Error> {
-    i32::try_from(queue_id).ok().filter(|id| *id >= 0).map(QueueId).ok_or_else(|| Error::InvalidName {
-        what: format!("queue {queue_id} does not exist: queues are numbered from 0 to 2147483647"),
-    })
 }
 
 /// Checks an offset. RocketMQ's files store offsets as signed 64-bit numbers.

@@ -96,6 +96,8 @@ pub const DLQ_ORIGIN_TOPIC: &str = "DLQ_ORIGIN_TOPIC";
 pub const DLQ_ORIGIN_MESSAGE_ID: &str = "DLQ_ORIGIN_MESSAGE_ID";
 /// The whole-record CRC. It is hidden from users.
 pub const CRC32: &str = "__CRC32#";
+/// Ties the half messages of one transaction together (`transaction/set.rs`): three numbers, separated by commas.
+pub const TRANSACTION_SET: &str = "TXSTORE_SET";
 /// The separator between two of the `KEYS`.
 pub const KEY_SEPARATOR: char = ' ';
 

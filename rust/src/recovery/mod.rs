@@ -24,9 +24,9 @@ use crate::index::key_index::IndexFiles;
 use crate::log::commit_log::{CommitLog, Scanner, Tail, verified_ahead};
 use crate::recovery::log_view::KnownEnd;
 use crate::recovery::snapshot::Snapshot;
-use crate::storage::settings::Settings;
+use crate::storage::settings::{OwnRange, Settings};
 use crate::transaction::HALF_QUEUE;
-use crate::transaction::replay::{Keep, Replay};
+use crate::transaction::replay::{Keep, Replay, Unfinished};
 pub use cut::{cut_begun_again, cut_log, cut_queues, rewrite_log};
 pub use derived::Derived;
 use run::Run;
@@ -80,8 +80,8 @@ pub struct RecoveryReport {
     pub torn_bytes: u64,
     /// A broker left bytes after the end of the log or of a queue.
     pub stale: bool,
-    /// Half queue offsets of decided halves that no op names.
-    pub unnamed: Vec<u64>,
+    /// What is still to be written for decided halves.
+    pub unfinished: Unfinished,
     /// Warnings for the operator.
     pub warnings: Vec<String>,
 }
@@ -91,6 +91,15 @@ impl RecoveryReport {
         if self.warnings.len() < WARNINGS_MAX {
             self.warnings.push(warning);
         }
+    }
+}
+
+/// Returns the physical offset from which only txstore wrote the log; `u64::MAX` if a broker wrote its end.
+fn sets_from(log: &CommitLog, settings: &Settings) -> u64 {
+    match settings.ours_from() {
+        Some(OwnRange { end: Some(end), .. }) if log.read(PhysicalOffset(end), u64::MAX, |_, _| ()).is_ok() => u64::MAX,
+        Some(ours) => ours.start,
+        None => u64::MAX,
     }
 }
 
@@ -104,6 +113,9 @@ pub fn recover(
     known: &Known,
 ) -> Result<Recovered> {
     let snapshot = snapshot_fit::usable(log, queue_files, index.as_deref(), settings, snapshot)?;
+    let sets_from = sets_from(log, settings);
+    // A broker ends each half of a set by itself, so the whole log is read if it wrote after one.
+    let snapshot = snapshot.filter(|snapshot| !snapshot.table.has_set_below(sets_from));
     let mut derived = Derived::empty(log.segments.first(), known.half_progress);
     let mut report = RecoveryReport::default();
     let mut run = Run::new(log, queue_files, settings, known, &mut derived, &mut report);
@@ -112,6 +124,7 @@ pub fn recover(
     // If only txstore wrote the log, decided transactions do not come back. A broker may put back any of them.
     let keep = if run.all_ours { Keep::Open } else { Keep::Identities };
     run.derived.replay = Replay::new(keep, log.segments.first(), known.half_progress);
+    run.derived.replay.know_sets(sets_from, &run.derived.table);
     let queues = &run.derived.dispatcher.queues;
     run.derived.replay.begin_at(queues.next_of(HALF_TOPIC, HALF_QUEUE));
     let scan = verified_ahead(

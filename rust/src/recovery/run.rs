@@ -223,7 +223,7 @@ impl<'a> Run<'a> {
         self.clamp_delays();
         // A reader that follows a writer continues the replay, so decided transactions stay until their op is read.
         if !self.known.followed {
-            self.report.unnamed = self.derived.replay.finish(&mut self.derived.table);
+            self.report.unfinished = self.derived.replay.finish(&mut self.derived.table);
         }
         if let Some(anchor) = &mut self.derived.anchor {
             anchor.crc =

@@ -27,10 +27,10 @@ use crate::transaction::{HalfCopy, Identity};
 const PATH: &str = "txstore/snapshot";
 const MAGIC: u64 = u64::from_le_bytes(*b"txsnap\r\n");
 /// A file of another version is ignored: the whole log is scanned once.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const HEADER: usize = 16;
 /// Size of a pending transaction with one copy, in bytes.
-const PENDING_SIZE_MIN: usize = 2 * 8 + 2 * 8 + 7 * 4;
+const PENDING_SIZE_MIN: usize = 2 * 8 + 2 * 8 + 8 * 4;
 
 /// A record that must be in the log for the snapshot to fit it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,6 +217,11 @@ fn write_pending(out: &mut Writer, entry: &Pending, to_wall_ms: i64) {
     for queue_offset in named {
         out.u64(*queue_offset);
     }
+    let set_sizes = entry.more().map_or(&[][..], |more| &more.set_sizes);
+    out.u32(u32::try_from(set_sizes.len()).unwrap_or(u32::MAX));
+    for size in set_sizes {
+        out.u32(*size);
+    }
 }
 
 fn read_table(input: &mut Reader<'_>) -> Option<Table> {
@@ -250,6 +255,7 @@ fn read_pending(input: &mut Reader<'_>, groups: &[&str], table: &mut Table) -> O
     let sent = input.u32()? != 0;
     let older = (0..input.u32()?).map(|_| Some((input.copy()?, input.u32()? != 0))).collect::<Option<Vec<_>>>()?;
     let named = (0..input.u32()?).map(|_| input.u64()).collect::<Option<Vec<_>>>()?;
+    let set_sizes = (0..input.u32()?).map(|_| input.u32()).collect::<Option<Vec<_>>>()?;
     let half = NewHalf {
         copy,
         identity: Some(Identity(identity)).filter(|identity| identity.0 != 0),
@@ -261,7 +267,7 @@ fn read_pending(input: &mut Reader<'_>, groups: &[&str], table: &mut Table) -> O
         owner: 0,
         sent,
     };
-    table.restore(&half, &older, named);
+    table.restore(&half, &older, &set_sizes, named);
     Some(())
 }
 

@@ -146,6 +146,20 @@ impl Settings {
         at >= to
     }
 
+    /// Returns the end of the log that only txstore wrote, of several ranges if they follow one another. `None` if it
+    /// never wrote.
+    pub fn ours_from(&self) -> Option<OwnRange> {
+        let mut ranges = self.ranges.iter().rev();
+        let mut ours = *ranges.next()?;
+        for before in ranges {
+            if before.end != Some(ours.start) {
+                break;
+            }
+            ours.start = before.start;
+        }
+        Some(ours)
+    }
+
     /// Returns the last range if txstore has not ended it: it writes the store, or was killed.
     pub fn open_range(&self) -> Option<&OwnRange> {
         self.ranges.last().filter(|range| range.end.is_none())

@@ -20,7 +20,7 @@ use crate::record::message::{ENGINES_OWN, Envelope, check_body};
 use crate::record::message_id::MessageId;
 use crate::record::properties::{self, CLUSTER, MSG_REGION, Properties, TRACE_ON, UNIQUE_KEY, WAIT};
 use crate::record::{Draft, RecordView, crc32};
-use crate::transaction::convert::half_properties;
+use crate::transaction::convert::{HalfNames, half_properties};
 use crate::transaction::table::{Key, NewHalf};
 use crate::transaction::{HALF_QUEUE, HalfCopy, HalfFacts, Identity, immunity_ms};
 
@@ -133,7 +133,7 @@ impl Shared {
         Ok(())
     }
 
-    fn check_prepare(&self, half: &NewHalfMessage<'_>) -> Result<()> {
+    pub(super) fn check_prepare(&self, half: &NewHalfMessage<'_>) -> Result<()> {
         self.check_writable("preparing a transaction")?;
         check_body(half.message.body, self.options.max_message_size)?;
         check_queue(half.message.queue_id)?;
@@ -204,12 +204,9 @@ impl Shared {
         if let Some(resent) = self.resent(batch.inner, half, unique_id, identity)? {
             return Ok(resent);
         }
-        let pending = batch.inner.derived.table.len();
-        if pending >= self.options.pending_transactions_max {
-            return Err(Error::TooManyPending { option: "pending_transactions_max", pending });
-        }
+        self.check_pending(batch.inner)?;
         let mut text = std::mem::take(&mut batch.inner.scratch);
-        half_properties(envelope, queue_id, unique_id, half.group, &mut text)?;
+        half_properties(envelope, queue_id, &HalfNames::alone(unique_id, half.group), &mut text)?;
         let pending = PendingHalf {
             draft: &self.draft(&half.message, HALF_TOPIC, HALF_QUEUE, batch.now(), Some(body_crc), &text),
             tags_code: envelope.tags_code,
@@ -229,8 +226,7 @@ impl Shared {
     /// Writes a half message's record and begins its pending transaction. Shared by `prepare` and resume.
     pub(super) fn store_half(&self, batch: &mut Batch<'_>, half: &PendingHalf<'_>, wait: Wait) -> Result<Placed> {
         let PendingHalf { draft, tags_code, unique_id, keys, .. } = *half;
-        let keys = IndexKeys { topic_hash: self.half_topic_hash, unique_id, keys };
-        let placed = batch.push_to(batch.inner.derived.half_slot, draft, tags_code, Some(&keys))?;
+        let placed = self.push_half(batch, draft, tags_code, (unique_id, keys))?;
         batch.write(wait)?;
         let monotonic_ms = if mutated(Mutant::WallClockAges) { self.clock.wall().0 } else { self.clock.monotonic_ms() };
         let table = &mut batch.inner.derived.table;
@@ -288,7 +284,7 @@ impl Shared {
         Ok(Some((sent, physical_offset.plus(size.into()))))
     }
 
-    fn draft<'a>(
+    pub(super) fn draft<'a>(
         &self,
         message: &NewMessage<'a>,
         topic: &'a str,

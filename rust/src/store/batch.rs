@@ -309,8 +309,10 @@ impl<'a> Batch<'a> {
         let urgency = match purpose {
             Purpose::End | Purpose::EndByHand | Purpose::Discard => Urgency::End,
             Purpose::Message => Urgency::Send(pending),
-            // The end of this half message may need the same space again.
-            Purpose::Half | Purpose::Resume => Urgency::Send(pending.with(last.size)),
+            // The end of these half messages may need the same space again.
+            Purpose::Half | Purpose::Resume => {
+                Urgency::Send(staged.entries.iter().fold(pending, |pending, (.., entry)| pending.with(entry.size)))
+            }
         };
         if !appender.is_ready(urgency) {
             if wait == Wait::No {

@@ -135,8 +135,13 @@ impl Store {
         if !mutated(Mutant::ResumedTwice) && shared.has_half_since(&inner, half_queue_end, transaction_id)? {
             return Ok(None);
         }
-        let sent = shared.log.read(physical_offset, shared.log.appended(), |view, _| {
-            let facts = HalfFacts::of(view);
+        let discarded = shared.read_copy(physical_offset)?;
+        let view = discarded.view()?;
+        let facts = HalfFacts::of(&view);
+        if let Some(sent) = shared.resume_set(&mut inner, &discarded)? {
+            return shared.unacknowledged(inner, Purpose::Resume, sent).acknowledged().map(Some);
+        }
+        let sent = {
             let mut batch = Batch::begin(shared, &mut inner, Purpose::Resume)?;
             let identity = facts.identity();
             if identity.is_some_and(|identity| batch.inner.derived.table.find_identity(identity).is_some()) {
@@ -144,7 +149,7 @@ impl Store {
             }
             let mut text = std::mem::take(&mut batch.inner.scratch);
             let pending = PendingHalf {
-                draft: &resume_draft(view, shared.options.store_host, &mut text),
+                draft: &resume_draft(&view, None, shared.options.store_host, &mut text),
                 tags_code: java::tags_code(facts.tags),
                 unique_id: facts.unique_id,
                 keys: facts.keys,
@@ -154,8 +159,8 @@ impl Store {
                 owner: 0,
             };
             let placed = shared.store_half(&mut batch, &pending, Wait::Yes)?;
-            Ok(Sent::new(MessageId::Text(transaction_id.into()), placed, facts.real_queue_id))
-        })??;
+            Sent::new(MessageId::Text(transaction_id.into()), placed, facts.real_queue_id)
+        };
         shared.unacknowledged(inner, Purpose::Resume, sent).acknowledged().map(Some)
     }
 

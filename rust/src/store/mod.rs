@@ -26,6 +26,7 @@ mod maintenance;
 mod mutants;
 mod open;
 mod pending;
+mod prepare_many;
 mod read;
 mod reader_view;
 mod readers;

@@ -27,7 +27,7 @@ impl Shared {
         self.log.read(physical_offset, self.log.appended(), |view, _| {
             let mut batch = Batch::begin(self, inner, Purpose::End)?;
             let mut text = Vec::new();
-            let draft = resume_draft(view, self.options.store_host, &mut text);
+            let draft = resume_draft(view, None, self.options.store_host, &mut text);
             let tags_code = java::tags_code(view.properties.get_str(TAGS));
             batch.push_to(batch.inner.derived.half_slot, &draft, tags_code, None)?;
             batch.write(Wait::Yes)

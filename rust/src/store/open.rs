@@ -48,6 +48,7 @@ use crate::recovery::log_view::{look, no_store};
 use crate::recovery::{Derived, Recovered};
 use crate::storage::settings::Settings;
 use crate::storage::{Opener, Storage};
+use crate::transaction::replay::Unfinished;
 
 /// What opening a store found and did.
 #[derive(Clone, Debug, Default)]
@@ -76,7 +77,7 @@ impl OpenReport {
             scanned_from: report.scanned_from,
             scanned_bytes: derived.end - report.scanned_from,
             truncated_bytes: report.torn_bytes,
-            healed_ops: to_u64(report.unnamed.len()),
+            healed_ops: to_u64(report.unfinished.unnamed.len()),
             milliseconds: 0,
             warnings,
         }
@@ -135,10 +136,10 @@ fn open_as(
         None => reader::keep_what_is_shown(&marks, &stored.settings, &files.log, &known, recovered.derived.end)?,
     }
     let report = OpenReport::new(marks.is_clean, &recovered, std::mem::take(&mut stored.warnings));
-    let unnamed = recovered.report.unnamed;
+    let unfinished = recovered.report.unfinished;
     let mut shared = assemble(opening, marks, stored, files, recovered.derived, claim, report);
     if !opening.options.read_only {
-        shared.begin_writing(&unnamed)?;
+        shared.begin_writing(&unfinished)?;
     }
     shared.report.milliseconds = u64::try_from(opening.clock.monotonic_ms() - began_ms).unwrap_or(0);
     Ok(shared)
@@ -194,11 +195,11 @@ fn appender(opening: &Opening, log: &Arc<CommitLog>, settings: &Settings, newest
 }
 
 impl Shared {
-    /// Ends a writer's opening: adds missing ops, syncs, admits readers and writes the progress.
-    fn begin_writing(&self, unnamed: &[u64]) -> Result<()> {
+    /// Ends a writer's opening: adds missing final messages and ops, syncs, admits readers and writes the progress.
+    fn begin_writing(&self, unfinished: &Unfinished) -> Result<()> {
         let mut inner = self.inner.lock();
         self.take_reserve(&mut inner)?;
-        self.heal(&mut inner, unnamed)?;
+        self.heal(&mut inner, unfinished)?;
         drop(inner);
         let end = self.log.appended();
         self.wait_durable(end)?;

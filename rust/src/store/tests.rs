@@ -19,6 +19,7 @@ mod once;
 mod readers;
 mod recovery;
 mod retention;
+mod several;
 mod snapshots;
 mod transactions;
 mod without_waiting;

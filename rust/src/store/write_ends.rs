@@ -7,19 +7,21 @@
 
 use super::batch::{Batch, IndexKeys, Placed, Purpose, Wait};
 use super::decide_end::{already, check_id, not_found};
-use super::{End, EndKind, Ended, Inner, Shared};
+use super::{Decider, End, EndKind, Ended, Inner, Shared};
 use crate::base::error::{Error, Outcome, Result};
 use crate::base::java;
 use crate::base::mutant::{Mutant, mutated};
 use crate::base::names::{self, OP_TOPIC};
 use crate::base::units::{PhysicalOffset, QueueId, to_usize};
-use crate::record::Draft;
 use crate::record::decode::{Scanned, Verify, decode};
+use crate::record::{Draft, RecordView};
 use crate::transaction::convert::{discard_draft, final_draft};
 use crate::transaction::counts::TopicNumber;
 use crate::transaction::op::{OP_PROPERTIES, REMOVE_TAG, fill_op_body};
+use crate::transaction::pending::Pending;
+use crate::transaction::replay::Unfinished;
 use crate::transaction::table::Key;
-use crate::transaction::{HALF_QUEUE, HalfFacts};
+use crate::transaction::{HALF_QUEUE, HalfCopy, HalfFacts};
 
 /// The decisions of a group of ends. The memory is reused.
 #[derive(Debug, Default)]
@@ -32,6 +34,8 @@ pub(super) struct Group {
     op_body: String,
     /// The result of an end that is a group by itself.
     pub(super) results: Vec<Result<Ended>>,
+    /// Why the group must not be written.
+    failed: Option<Error>,
 }
 
 impl Group {
@@ -39,6 +43,7 @@ impl Group {
         self.decisions.clear();
         self.ops.clear();
         self.named.clear();
+        self.failed = None;
     }
 }
 
@@ -79,6 +84,9 @@ impl Shared {
         let early = self.push_ops_early(&mut batch, ends)?;
         for end in ends {
             results.push(self.decide_end(&mut batch, end, group));
+            if let Some(error) = group.failed.take() {
+                return Err(error);
+            }
         }
         if group.decisions.is_empty() {
             batch.inner.count_ends(ends, results);
@@ -118,12 +126,52 @@ impl Shared {
             return already(end, earlier.outcome);
         }
         self.check_late(batch.inner, key, end)?;
+        if batch.inner.derived.table.get(key).is_some_and(Pending::is_set) {
+            return self.decide_set(batch, end, key, group);
+        }
         let bytes = self.copy_record(batch.inner, PhysicalOffset(end.half.physical_offset))?;
         let mut text = std::mem::take(&mut batch.inner.scratch);
         let pushed = self.push_decision(batch, end, &bytes, &mut text);
         (batch.inner.record, batch.inner.scratch) = (bytes, text);
         let (placed, topic) = pushed?;
         let outcome = end.kind.outcome();
+        group.decisions.push(Decision { key, outcome, topic });
+        let offsets = placed.map(|placed| (placed.physical_offset, placed.queue_offset));
+        Ok(Ended { outcome, already: false, offsets })
+    }
+
+    /// Decides a transaction of several messages: adds a deciding record for each, in the order of the messages.
+    fn decide_set(&self, batch: &mut Batch<'_>, end: &End, key: Key, group: &mut Group) -> Result<Ended> {
+        let entry = batch.inner.derived.table.get(key);
+        let halves: Vec<HalfCopy> = entry.into_iter().flat_map(Pending::to_end).collect();
+        // All are read before the first is added, because an end that fails must leave nothing in the batch.
+        let mut records = Vec::with_capacity(halves.len());
+        for half in &halves {
+            let bytes = self.copy_record(batch.inner, PhysicalOffset(half.physical_offset))?;
+            let facts = |view: &RecordView<'_>| check_id(end, HalfFacts::of(view).unique_id);
+            match decode(&bytes, PhysicalOffset(half.physical_offset), Verify::NOTHING) {
+                Ok(Scanned::Record(view)) if *half == end.half => facts(&view)?,
+                Ok(Scanned::Record(_)) => {}
+                _ => return Err(not_found(end, "no record is there")),
+            }
+            records.push(bytes);
+        }
+        let outcome = end.kind.outcome();
+        let mut first = None;
+        let mut text = std::mem::take(&mut batch.inner.scratch);
+        for (half, bytes) in halves.iter().zip(&records) {
+            let same = End { half: *half, transaction_id: None, ..end.clone() };
+            match self.push_decision(batch, &same, bytes, &mut text) {
+                Ok(pushed) => first = first.or(Some(pushed)),
+                Err(error) => {
+                    // The batch has a part of the set now, so it must not be written.
+                    group.failed = Some(error.repeat());
+                    return Err(error);
+                }
+            }
+        }
+        batch.inner.scratch = text;
+        let Some((placed, topic)) = first else { return Err(Error::StoreClosed) };
         group.decisions.push(Decision { key, outcome, topic });
         let offsets = placed.map(|placed| (placed.physical_offset, placed.queue_offset));
         Ok(Ended { outcome, already: false, offsets })
@@ -209,13 +257,24 @@ impl Shared {
         }
     }
 
-    /// Writes the op messages that a crash or a broker omitted for decided halves (T8).
-    pub(super) fn heal(&self, inner: &mut Inner, unnamed: &[u64]) -> Result<()> {
-        if unnamed.is_empty() || mutated(Mutant::NoHeal) {
+    /// Writes what a crash or a broker omitted for decided halves: the rest of the final or discarded messages of a set,
+    /// then op messages (T8).
+    pub(super) fn heal(&self, inner: &mut Inner, unfinished: &Unfinished) -> Result<()> {
+        let Unfinished { unnamed, to_end } = unfinished;
+        if (unnamed.is_empty() && to_end.is_empty()) || mutated(Mutant::NoHeal) {
             return Ok(());
         }
         let mut batch = Batch::begin(self, inner, Purpose::End)?;
-        let mut group = Group { named: unnamed.to_vec(), ..Group::default() };
+        let mut text = std::mem::take(&mut batch.inner.scratch);
+        for (half, outcome) in to_end {
+            let kind = if *outcome == Outcome::Discarded { EndKind::Discard } else { EndKind::Commit };
+            let end = End { half: *half, kind, transaction_id: None, group: None, decider: Decider::Check };
+            let bytes = self.copy_record(batch.inner, PhysicalOffset(half.physical_offset))?;
+            self.push_decision(&mut batch, &end, &bytes, &mut text)?;
+            batch.inner.record = bytes;
+        }
+        batch.inner.scratch = text;
+        let mut group = Group { named: unnamed.clone(), ..Group::default() };
         self.push_op_messages(&mut batch, &mut group)?;
         batch.write(Wait::Yes)?;
         batch.inner.note_ops(&group.ops);

@@ -17,20 +17,41 @@ use crate::record::layout::{CRC_PROPERTY_LEN, PROPERTIES_MAX, SYS_COMMIT, SYS_TR
 use crate::record::message::Envelope;
 use crate::record::properties::{
     self, PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, TRANSACTION_CHECK_TIMES, TRANSACTION_ID, TRANSACTION_PREPARED,
-    UNIQUE_KEY,
+    TRANSACTION_SET, UNIQUE_KEY,
 };
 use crate::record::{Draft, RecordView};
 
+use super::set::SetMark;
 use super::{HALF_QUEUE, HalfFacts};
+
+/// The names of a half message.
+#[derive(Clone, Copy, Debug)]
+pub struct HalfNames<'a> {
+    /// Its unique id.
+    pub unique_id: &'a str,
+    /// The transaction id: its unique id, or that of the first message of its set.
+    pub transaction_id: &'a str,
+    /// Its producer group.
+    pub group: &'a str,
+    /// Its position in a set.
+    pub mark: Option<SetMark>,
+}
+
+impl<'a> HalfNames<'a> {
+    /// Returns the names of a transaction of one message.
+    pub const fn alone(unique_id: &'a str, group: &'a str) -> Self {
+        Self { unique_id, transaction_id: unique_id, group, mark: None }
+    }
+}
 
 /// Writes the properties of the half message of `envelope` to `text`. Checks that a broker could put it back.
 pub fn half_properties(
     envelope: &Envelope,
     queue_id: QueueId,
-    unique_id: &str,
-    group: &str,
+    names: &HalfNames<'_>,
     text: &mut Vec<u8>,
 ) -> Result<()> {
+    let HalfNames { unique_id, transaction_id, group, mark } = *names;
     text.clear();
     text.extend_from_slice(&envelope.properties);
     properties::push(text, UNIQUE_KEY, unique_id);
@@ -38,7 +59,10 @@ pub fn half_properties(
     properties::push(text, PRODUCER_GROUP, group);
     properties::push(text, REAL_TOPIC, &envelope.topic);
     properties::push(text, REAL_QUEUE_ID, itoa::Buffer::new().format(queue_id.0));
-    properties::push(text, TRANSACTION_ID, unique_id);
+    properties::push(text, TRANSACTION_ID, transaction_id);
+    if let Some(mark) = mark {
+        properties::push(text, TRANSACTION_SET, &mark.text());
+    }
     let most = PROPERTIES_MAX - PUT_BACK_ROOM - CRC_PROPERTY_LEN;
     if text.len() > most {
         return Err(Error::InvalidMessage {
@@ -56,7 +80,8 @@ pub fn final_draft<'a>(
     text: &'a mut Vec<u8>,
 ) -> Draft<'a> {
     text.clear();
-    let hiding: &[&str] = if mutated(Mutant::FinalKeepsHiding) { &[] } else { &[REAL_TOPIC, REAL_QUEUE_ID] };
+    let hiding: &[&str] =
+        if mutated(Mutant::FinalKeepsHiding) { &[] } else { &[REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_SET] };
     properties::copy_without(half.properties, hiding, text);
     Draft {
         topic: facts.real_topic,
@@ -80,11 +105,19 @@ pub fn discard_draft<'a>(half: &RecordView<'a>, store_host: SocketAddr, text: &'
     }
 }
 
-/// Returns the draft of a new half from a discarded one, as if it was just sent.
-pub fn resume_draft<'a>(discarded: &RecordView<'a>, store_host: SocketAddr, text: &'a mut Vec<u8>) -> Draft<'a> {
+/// Returns the draft of a new half from a discarded one, as if it was just sent. `mark` is its position in a set.
+pub fn resume_draft<'a>(
+    discarded: &RecordView<'a>,
+    mark: Option<SetMark>,
+    store_host: SocketAddr,
+    text: &'a mut Vec<u8>,
+) -> Draft<'a> {
     text.clear();
-    properties::copy_without(discarded.properties, &[TRANSACTION_CHECK_TIMES], text);
+    properties::copy_without(discarded.properties, &[TRANSACTION_CHECK_TIMES, TRANSACTION_SET], text);
     properties::push(text, TRANSACTION_CHECK_TIMES, "0");
+    if let Some(mark) = mark {
+        properties::push(text, TRANSACTION_SET, &mark.text());
+    }
     Draft {
         topic: HALF_TOPIC,
         queue_id: HALF_QUEUE,

@@ -26,6 +26,7 @@ pub mod recent;
 pub mod replay;
 pub mod row;
 pub mod scan;
+pub mod set;
 pub mod sizes;
 mod slab;
 pub mod table;

@@ -51,8 +51,12 @@ pub struct Pending {
 /// Facts that most transactions do not have: other copies, and evidence found during recovery.
 #[derive(Clone, Debug, Default)]
 pub struct More {
-    /// The copies before the newest, oldest first, and whether each was sent.
+    /// The copies before the newest, oldest first, and whether each was sent. In a set, the other half messages.
     pub older: Vec<(HalfCopy, bool)>,
+    /// A set: the sizes of the records of the other half messages, in the order of `older`. Otherwise empty.
+    pub set_sizes: Vec<u32>,
+    /// A set: the number of its messages, in their order, that recovery found committed or discarded.
+    pub set_ended: usize,
     /// Copies that an op names.
     pub named: BTreeSet<u64>,
     /// The evidence of an outcome.
@@ -77,6 +81,17 @@ impl Pending {
     /// Returns the half queue offset of its oldest copy.
     pub fn first_queue_offset(&self) -> u64 {
         self.copies().next().map_or(self.newest.queue_offset, |(copy, _)| copy.queue_offset)
+    }
+
+    /// Returns whether it has several messages (`set`).
+    pub fn is_set(&self) -> bool {
+        self.more.as_ref().is_some_and(|more| !more.set_sizes.is_empty())
+    }
+
+    /// Returns the half messages to commit or discard, in the order of its messages: those of a set, or the newest copy.
+    pub fn to_end(&self) -> impl Iterator<Item = HalfCopy> + '_ {
+        let others = self.more.iter().flat_map(|more| more.older.iter().take(more.set_sizes.len()));
+        std::iter::once(self.newest).chain(others.map(|(copy, _)| *copy))
     }
 
     /// Returns whether one of its copies has that physical offset.

@@ -13,6 +13,7 @@ use hashbrown::HashMap;
 use super::op::parse_op_body;
 use super::outcome::Op;
 use super::pending::{More, Pending};
+use super::set::{Forming, Part, SetMark};
 use super::table::{Key, NewHalf, Table};
 use super::{HALF_QUEUE, HalfCopy, HalfFacts, Identity};
 use crate::base::error::Outcome;
@@ -70,6 +71,11 @@ pub struct Replay {
     finished_older: HashMap<Identity, Vec<u64>>,
     by_physical_offset: HashMap<u64, Key>,
     unnamed: BTreeSet<u64>,
+    /// Halves from this physical offset on may form sets. Earlier ones may have copies that a broker put back.
+    sets_from: u64,
+    forming: Forming,
+    /// The transactions of several messages, by the physical offsets of their other halves.
+    by_other_half: HashMap<u64, Key>,
     /// The highest queue offset that an op names, plus 1.
     named_end: u64,
     /// A repair has replaced lost records in the log.
@@ -81,6 +87,15 @@ pub struct Replay {
     ended: VecDeque<Key>,
     /// With `Keep::UntilTaken`: what was not matched.
     unmatched: VecDeque<Unmatched>,
+}
+
+/// What recovery must still write for decided halves.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Unfinished {
+    /// Half queue offsets that no op names.
+    pub unnamed: Vec<u64>,
+    /// Halves of sets of which the log has some of the final or discarded messages, but not those of these halves.
+    pub to_end: Vec<(HalfCopy, Outcome)>,
 }
 
 /// Whether records were lost directly before the next record.
@@ -107,6 +122,9 @@ impl Replay {
             finished_older: HashMap::new(),
             by_physical_offset: HashMap::new(),
             unnamed: BTreeSet::new(),
+            sets_from: u64::MAX,
+            forming: Forming::default(),
+            by_other_half: HashMap::new(),
             named_end: 0,
             is_repaired: false,
             loss: Loss::None,
@@ -151,11 +169,22 @@ impl Replay {
         self.half_next = half_next;
     }
 
+    /// Takes halves from a physical offset on as sets, and the sets that the table has already.
+    pub fn know_sets(&mut self, from: u64, table: &Table) {
+        self.sets_from = from;
+        for (key, entry) in table.iter().filter(|(_, entry)| entry.is_set()) {
+            self.by_other_half.extend(entry.to_end().map(|copy| (copy.physical_offset, key)));
+        }
+    }
+
     /// Applies one record. Ignores records that belong to no transaction, and records that are in no queue, because
     /// their queue offset has no meaning.
     pub fn apply(&mut self, table: &mut Table, view: &RecordView<'_>) {
         self.note_loss(view);
         self.now_ms = view.store_timestamp.0;
+        if self.forming.is_incomplete() && !(view.topic == HALF_TOPIC && self.forming.continues(mark_of(view))) {
+            self.abandon_set(table);
+        }
         match view.topic {
             _ if !view.transaction_type().is_queued() => {}
             HALF_TOPIC => self.half(table, view),
@@ -183,17 +212,39 @@ impl Replay {
         self.is_repaired |= self.loss == Loss::Here;
     }
 
-    /// Ends the replay and removes decided transactions from the table. Returns the decided halves that no op names.
-    pub fn finish(&mut self, table: &mut Table) -> Vec<u64> {
+    /// Rolls back the halves of a set whose last half is missing: a crash came while they were written.
+    fn abandon_set(&mut self, table: &mut Table) {
+        for queue_offset in self.forming.abandon() {
+            table.decided.set(queue_offset, Outcome::RolledBack);
+            if !mutated(Mutant::SetNotRolledBack) {
+                self.unnamed.insert(queue_offset);
+            }
+        }
+    }
+
+    /// Ends the replay and removes decided transactions from the table. Returns what is still to be written for them.
+    pub fn finish(&mut self, table: &mut Table) -> Unfinished {
+        self.abandon_set(table);
+        let mut to_end = Vec::new();
         let all: Vec<_> = table.iter().map(|(key, entry)| (key, entry.evidence().outcome())).collect();
         for (key, outcome) in all {
             match outcome {
-                Some(outcome) => self.decide(table, key, outcome),
+                Some(outcome) => {
+                    // A rollback has no final messages.
+                    let is_partial = outcome != Outcome::RolledBack
+                        && outcome != Outcome::FinishedUnknown
+                        && !mutated(Mutant::SetNotCompleted);
+                    if let Some(set) = table.get(key).filter(|entry| entry.is_set() && is_partial) {
+                        let ended = set.more().map_or(0, |more| more.set_ended);
+                        to_end.extend(set.to_end().skip(ended).map(|copy| (copy, outcome)));
+                    }
+                    self.decide(table, key, outcome);
+                }
                 None if self.is_below_progress(table, key) => table.decide(key, Outcome::FinishedUnknown),
                 None => {}
             }
         }
-        std::mem::take(&mut self.unnamed).into_iter().collect()
+        Unfinished { unnamed: std::mem::take(&mut self.unnamed).into_iter().collect(), to_end }
     }
 
     /// Returns whether a broker's progress has passed every copy, so that the broker must have finished the
@@ -212,7 +263,13 @@ impl Replay {
             }
             self.half_next = half.copy.queue_offset.saturating_add(1);
         }
-        table.begin_at(half.copy.queue_offset);
+        // The table does not know the halves of a set that is being read.
+        if !self.forming.is_incomplete() {
+            table.begin_at(half.copy.queue_offset);
+        }
+        if half.copy.physical_offset >= self.sets_from && self.set(table, view, &half) {
+            return;
+        }
         let known = half.identity.and_then(|identity| table.find_identity(identity));
         match known {
             Some(key) if (!facts.sent && !mutated(Mutant::PutBackStartsNew)) || joins(table, key) => {
@@ -246,6 +303,19 @@ impl Replay {
         }
     }
 
+    /// Handles a half of a set. Returns whether it is one.
+    fn set(&mut self, table: &mut Table, view: &RecordView<'_>, half: &NewHalf<'_>) -> bool {
+        match self.forming.take(mark_of(view), half.copy, half.size) {
+            Part::None => return false,
+            Part::Another => {}
+            Part::Last(others) => {
+                let key = table.insert_set(half, &others);
+                self.by_other_half.extend(others.iter().map(|(copy, _)| (copy.physical_offset, key)));
+            }
+        }
+        true
+    }
+
     fn begin(&mut self, table: &mut Table, half: &NewHalf<'_>) {
         let key = table.insert(half);
         self.note_physical_offset(half.copy, key);
@@ -263,6 +333,7 @@ impl Replay {
         let half = view.prepared_transaction_offset.0;
         if let Some(key) = self.find(table, identity, half, false) {
             table.saw_final(key);
+            table.saw_set_end(key);
             self.note(table, key, view, |more| more.finals.push(view.physical_offset.0));
             self.settle(table, key);
         } else {
@@ -282,6 +353,7 @@ impl Replay {
                 self.note_unmatched(identity.map(Unmatched::Doubtful));
             }
             table.saw_discard(key);
+            table.saw_set_end(key);
             self.note(table, key, view, |more| more.discards.push(view.physical_offset.0));
             self.settle(table, key);
         } else {
@@ -323,6 +395,7 @@ impl Replay {
         newest
             .filter(has_copy)
             .or_else(|| self.by_physical_offset.get(&physical_offset).copied().filter(has_copy).filter(same))
+            .or_else(|| self.by_other_half.get(&physical_offset).copied().filter(has_copy))
             .or_else(|| Self::alone(table, identity, physical_offset))
             .or_else(|| newest.filter(|_| any_offset || physical_offset < self.first_physical_offset))
     }
@@ -380,6 +453,7 @@ impl Replay {
                 self.unnamed.insert(copy.queue_offset);
             }
             self.by_physical_offset.remove(&copy.physical_offset);
+            self.by_other_half.remove(&copy.physical_offset);
         }
         let identity = entry.identity;
         if self.keep == Keep::Identities && entry.identity != 0 {
@@ -404,6 +478,10 @@ fn joins(table: &Table, key: Key) -> bool {
     table.get(key).is_some_and(|entry| {
         entry.evidence().outcome().is_none() && entry.more().is_none_or(|more| more.named.is_empty())
     })
+}
+
+fn mark_of(view: &RecordView<'_>) -> Option<SetMark> {
+    SetMark::of(view.properties)
 }
 
 fn new_half<'a>(view: &RecordView<'_>, facts: &HalfFacts<'a>) -> NewHalf<'a> {

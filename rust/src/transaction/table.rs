@@ -22,6 +22,7 @@ pub use super::slab::Key;
 use super::slab::{Block, Slab};
 use super::{HalfCopy, Identity};
 use crate::base::error::Outcome;
+use crate::base::mutant::{Mutant, mutated};
 use crate::base::units::to_usize;
 
 /// The maximum age, a thousand years. A store timestamp can have any value.
@@ -63,6 +64,8 @@ pub struct Table {
     groups: Vec<Arc<str>>,
     group_numbers: HashMap<Arc<str>, u32>,
     sizes: Sizes,
+    /// The number of half messages of sets besides those of their first messages.
+    others: u64,
     lowest: u64,
     /// The outcomes of decided halves.
     pub decided: DecidedHalves,
@@ -99,12 +102,18 @@ impl Table {
 
     /// Returns the number of pending transactions.
     pub const fn len(&self) -> u64 {
-        self.sizes.count()
+        self.sizes.count() - self.others
     }
 
     /// Returns whether no transaction is pending.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Returns whether a half message of a set is before a physical offset.
+    pub fn has_set_below(&self, physical_offset: u64) -> bool {
+        let is_below = |entry: &Pending| entry.copies().any(|(copy, _)| copy.physical_offset < physical_offset);
+        self.others > 0 && self.iter().any(|(_, entry)| entry.is_set() && is_below(entry))
     }
 
     /// Returns the sizes of the pending half messages' records.
@@ -193,6 +202,22 @@ impl Table {
         let key = self.slab.insert(entry);
         self.by_queue_offset.insert(half.copy.queue_offset, key);
         self.by_identity.link(&self.slab, key);
+        key
+    }
+
+    /// Adds a transaction of several messages. `half` is the half message of its first, which was stored after the
+    /// half messages of the others.
+    pub fn insert_set(&mut self, half: &NewHalf<'_>, others: &[(HalfCopy, u32)]) -> Key {
+        let key = self.insert(half);
+        for (copy, size) in others {
+            self.older.insert(copy.queue_offset, key);
+            self.sizes.add(*size);
+            self.others += 1;
+        }
+        self.note(key, |more| {
+            more.older = others.iter().map(|(copy, _)| (*copy, half.sent)).collect();
+            more.set_sizes = others.iter().map(|(_, size)| *size).collect();
+        });
         key
     }
 
@@ -286,13 +311,17 @@ impl Table {
             self.older.remove(&copy.queue_offset);
         }
         self.sizes.remove(entry.size);
+        for size in entry.more.iter().flat_map(|more| &more.set_sizes) {
+            self.sizes.remove(*size);
+            self.others -= 1;
+        }
         Some(entry)
     }
 
     /// Returns how far the half progress may go: the lowest newest copy of a pending transaction, or `half_queue_end`.
     pub fn half_progress(&mut self, half_queue_end: u64) -> u64 {
         // The value only rises: new halves are added at the end, and a newest copy only moves towards it.
-        while self.lowest < half_queue_end && !self.is_newest(self.lowest) {
+        while self.lowest < half_queue_end && !self.is_newest(self.lowest) && !self.is_in_set(self.lowest) {
             self.lowest += 1;
         }
         self.lowest.min(half_queue_end)
@@ -319,6 +348,12 @@ impl Table {
 
     fn is_newest(&self, queue_offset: u64) -> bool {
         self.by_queue_offset.get(queue_offset).is_some()
+    }
+
+    /// Returns whether a half message of a set is there. A broker that takes over must check each of them.
+    fn is_in_set(&self, queue_offset: u64) -> bool {
+        let is_there = self.older.get(&queue_offset).and_then(|key| self.get(*key)).is_some_and(Pending::is_set);
+        is_there && !mutated(Mutant::SetPassed)
     }
 
     fn group_number(&mut self, group: &str) -> u32 {
@@ -378,10 +413,18 @@ impl Table {
         }
     }
 
+    /// Notes that the next message of a set was committed or discarded. Does nothing for other transactions.
+    pub fn saw_set_end(&mut self, key: Key) {
+        if let Some(entry) = self.get_mut(key).filter(|entry| entry.is_set()) {
+            entry.more_mut().set_ended += 1;
+        }
+    }
+
     /// Notes an op that names the copy at `queue_offset`, and what it says about the outcome.
     pub fn saw_op(&mut self, key: Key, queue_offset: u64, op: Op) {
         if let Some(entry) = self.get_mut(key) {
-            let ends = queue_offset >= entry.last_sent();
+            // All final messages of a set come before its ops, so any of these ends it.
+            let ends = entry.is_set() || queue_offset >= entry.last_sent();
             let more = entry.more_mut();
             more.named.insert(queue_offset);
             if ends && more.evidence.op != Op::AfterLoss {
@@ -414,12 +457,19 @@ impl Table {
     }
 
     /// Restores a transaction from a snapshot.
-    pub fn restore(&mut self, half: &NewHalf<'_>, older: &[(HalfCopy, bool)], named: Vec<u64>) -> Key {
-        let key = self.insert(half);
+    pub fn restore(
+        &mut self,
+        half: &NewHalf<'_>,
+        older: &[(HalfCopy, bool)],
+        set_sizes: &[u32],
+        named: Vec<u64>,
+    ) -> Key {
+        let others: Vec<_> = older.iter().map(|(copy, _)| *copy).zip(set_sizes.iter().copied()).collect();
+        let key = if others.is_empty() { self.insert(half) } else { self.insert_set(half, &others) };
         if !named.is_empty() {
             self.note(key, |more| more.named = named.into_iter().collect());
         }
-        if !older.is_empty() {
+        if !older.is_empty() && others.is_empty() {
             for (copy, _) in older {
                 self.older.insert(copy.queue_offset, key);
             }

@@ -8,7 +8,7 @@ mod replay;
 
 use std::collections::BTreeMap;
 
-use super::convert::half_properties;
+use super::convert::{HalfNames, half_properties};
 use super::op::{OP_PROPERTIES, REMOVE_TAG, fill_op_body, parse_op_body};
 use super::op_progress::OpProgress;
 use super::outcome::{DecidedHalves, Evidence, Op};
@@ -94,7 +94,7 @@ fn a_half_leaves_room_for_what_a_broker_adds() {
         let parts = Parts { topic: "orders", properties: &[("a", &value), ("b", &more)], ..Parts::default() };
         let Ok(envelope) = Envelope::new(&parts) else { continue };
         let mut text = Vec::new();
-        let fits = half_properties(&envelope, QueueId(0), "id", "group", &mut text).is_ok();
+        let fits = half_properties(&envelope, QueueId(0), &HalfNames::alone("id", "group"), &mut text).is_ok();
         assert_eq!(fits, text.len() + PUT_BACK_ROOM + CRC_PROPERTY_LEN <= PROPERTIES_MAX);
     }
 }

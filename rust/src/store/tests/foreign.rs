@@ -7,7 +7,7 @@ use crate::base::units::PhysicalOffset;
 use crate::record::encode::encode;
 use crate::record::layout::SYS_PREPARED;
 use crate::record::{Draft, Position};
-use crate::transaction::convert::half_properties;
+use crate::transaction::convert::{HalfNames, half_properties};
 use crate::transaction::op::OP_PROPERTIES;
 
 /// Returns the draft of a half message in a broker's log.
@@ -31,7 +31,7 @@ pub(super) fn half(properties: &[u8]) -> Draft<'_> {
 
 pub(super) fn properties(id: &str) -> Vec<u8> {
     let mut text = Vec::new();
-    half_properties(&envelope("orders"), QUEUE, id, GROUP, &mut text).unwrap();
+    half_properties(&envelope("orders"), QUEUE, &HalfNames::alone(id, GROUP), &mut text).unwrap();
     text
 }
 

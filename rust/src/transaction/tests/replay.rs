@@ -125,7 +125,7 @@ impl Log {
 
     /// Returns the outcome of each half, `None` for pending, and the decided halves that no op names.
     fn finish(mut self) -> (Vec<Option<Outcome>>, Vec<u64>) {
-        let unnamed = self.replay.finish(&mut self.table);
+        let unnamed = self.replay.finish(&mut self.table).unnamed;
         let state = |number: u64| match self.table.find(number) {
             Some(_) => None,
             None => self.table.outcome(number),

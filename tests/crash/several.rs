@@ -1,0 +1,367 @@
+//! Crashes transactions of several messages: random scripts in several lives, with a crash at a random call in each.
+//!
+//! In:     seeds; storage in memory that is killed, or loses power, also inside of a write.
+//! Out:    the store opens again, and its messages are compared with what the clients were told.
+//! Always: of a transaction all messages are visible, in their order, or none. What was acknowledged is there, as far as
+//!         the flush type promises. The oracle knows only bodies and answers: it shares no code with the engine.
+//!
+//! `TXSTORE_SEVERAL`: the number of runs; `TXSTORE_SEED`: run this seed alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::sync::Arc;
+
+use txstore::base::clock::ManualClock;
+use txstore::base::error::Outcome;
+use txstore::base::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
+use txstore::base::options::{FlushDiskType, StoreOptions};
+use txstore::base::units::{QueueId, QueueOffset, TimestampMs};
+use txstore::record::message::{Envelope, Parts};
+use txstore::storage::memory::{CrashKeep, FaultKind, Memory};
+use txstore::store::{Decider, End, EndKind, NewMessage, Sent, Store, Unacknowledged, Wait};
+use txstore::transaction::HalfCopy;
+
+use crate::campaign::{Progress, number};
+use crate::chance::Chance;
+
+const TOPICS: [&str; 5] = ["orders", "payments", "letters", "stock", "parcels"];
+const GROUP: &str = "services";
+const QUICK_RUNS: u64 = 400;
+const LIVES: u64 = 4;
+const FLUSHES: [(FlushDiskType, FlushDiskType); 3] = [
+    (FlushDiskType::Sync, FlushDiskType::Sync),
+    (FlushDiskType::Async, FlushDiskType::Sync),
+    (FlushDiskType::Async, FlushDiskType::Async),
+];
+
+/// What the clients know of a transaction.
+#[derive(Clone, Debug)]
+struct Known {
+    count: usize,
+    /// The half message of its first message, if the producer got an answer, or an opening found it.
+    half: Option<HalfCopy>,
+    id: String,
+    /// The answers: an acknowledged outcome. A resumed transaction has none.
+    ended: Option<Outcome>,
+    /// Outcomes that were asked for, also without an answer.
+    asked: Vec<Outcome>,
+    /// Whether the half messages were acknowledged after a sync, or survived a crash.
+    is_durable: bool,
+}
+
+struct Run {
+    seed: u64,
+    chance: Chance,
+    memory: Memory,
+    clock: Arc<ManualClock>,
+    options: StoreOptions,
+    known: Vec<Known>,
+    crashes: u64,
+}
+
+impl Run {
+    fn new(seed: u64) -> Self {
+        let mut chance = Chance::new(seed);
+        let (flush_disk_type, transaction_flush_disk_type) = chance.pick(&FLUSHES);
+        let options = StoreOptions {
+            flush_disk_type,
+            transaction_flush_disk_type,
+            commit_log_file_size: Some(chance.pick(&[4 << 10, 16 << 10, 64 << 10])),
+            consume_queue_file_size: Some(20 * 8),
+            max_hash_slot_num: Some(8),
+            max_index_num: Some(32),
+            op_message_size_max: chance.pick(&[32, 64, 4_096]),
+            background: false,
+            ..StoreOptions::default()
+        };
+        let clock = Arc::new(ManualClock::at(TimestampMs(1_700_000_000_000)));
+        let memory = Memory::new().with_clock(clock.clone());
+        Self { seed, chance, memory, clock, options, known: Vec::new(), crashes: 0 }
+    }
+
+    fn open(&self) -> Option<Store> {
+        Store::open_with(Arc::new(self.memory.clone()), self.clock.clone(), self.options.clone()).ok()
+    }
+
+    /// Does one thing. Errors come from the crash.
+    fn step(&mut self, store: &Store) -> Option<()> {
+        match self.chance.below(12) {
+            0..=3 => self.prepare(store),
+            4..=7 => self.end(store),
+            8 => self.end_together(store),
+            9 => self.resume(store),
+            10 => store.snapshot().ok(),
+            _ => store.flush_round().ok(),
+        }
+    }
+
+    fn prepare(&mut self, store: &Store) -> Option<()> {
+        let most = if self.chance.one_in(10) { 100 } else { 8 };
+        let count = 1 + self.chance.index(most);
+        let number = self.known.len();
+        let size = self.chance.pick(&[0, 10, 200, 700]);
+        let bodies: Vec<String> = (0..count).map(|index| format!("{number}:{index}:{}", "x".repeat(size))).collect();
+        let envelope = |at: usize| {
+            let keys = if at.is_multiple_of(3) { "key" } else { "" };
+            Envelope::new(&Parts { topic: TOPICS[at % 5], keys, ..Parts::default() }).unwrap()
+        };
+        let envelopes: Vec<_> = (0..count).map(envelope).collect();
+        let new = envelopes.iter().zip(&bodies);
+        let messages: Vec<_> =
+            new.map(|(envelope, body)| NewMessage { envelope, body: body.as_bytes(), queue_id: QueueId(0) }).collect();
+        self.known.push(Known {
+            count,
+            half: None,
+            id: String::new(),
+            ended: None,
+            asked: Vec::new(),
+            is_durable: false,
+        });
+        let sent = store.prepare_many(&messages, GROUP, 0, Wait::Yes).and_then(Unacknowledged::acknowledged).ok()?;
+        let is_durable = self.options.transaction_flush_disk_type == FlushDiskType::Sync;
+        let known = &mut self.known[number];
+        (known.half, known.id, known.is_durable) = (Some(copy_of(&sent[0])), sent[0].unique_id.to_string(), is_durable);
+        Some(())
+    }
+
+    fn pick(&mut self) -> Option<usize> {
+        let pending: Vec<usize> = (0..self.known.len())
+            .filter(|at| self.known[*at].half.is_some() && self.known[*at].ended.is_none())
+            .collect();
+        (!pending.is_empty()).then(|| pending[self.chance.index(pending.len())])
+    }
+
+    fn kind(&mut self) -> (EndKind, Outcome) {
+        self.chance.pick(&[
+            (EndKind::Commit, Outcome::Committed),
+            (EndKind::Commit, Outcome::Committed),
+            (EndKind::RollBack, Outcome::RolledBack),
+            (EndKind::Discard, Outcome::Discarded),
+        ])
+    }
+
+    fn end(&mut self, store: &Store) -> Option<()> {
+        let Some(which) = self.pick() else { return Some(()) };
+        let (kind, outcome) = self.kind();
+        self.known[which].asked.push(outcome);
+        let end = end_of(&self.known[which], kind);
+        store.end_transaction(&end, Wait::Yes).ok()?;
+        self.known[which].ended = Some(outcome);
+        Some(())
+    }
+
+    fn end_together(&mut self, store: &Store) -> Option<()> {
+        let mut chosen: Vec<(usize, EndKind, Outcome)> = Vec::new();
+        for _ in 0..3 {
+            if let Some(which) = self.pick().filter(|which| !chosen.iter().any(|(other, ..)| other == which)) {
+                let (kind, outcome) = self.kind();
+                self.known[which].asked.push(outcome);
+                chosen.push((which, kind, outcome));
+            }
+        }
+        let ends = chosen.iter().map(|(which, kind, _)| end_of(&self.known[*which], *kind)).collect();
+        let results = store.end_together(ends);
+        for ((which, _, outcome), result) in chosen.into_iter().zip(results) {
+            result.ok()?;
+            self.known[which].ended = Some(outcome);
+        }
+        Some(())
+    }
+
+    fn resume(&mut self, store: &Store) -> Option<()> {
+        let discarded: Vec<usize> =
+            (0..self.known.len()).filter(|at| self.known[*at].ended == Some(Outcome::Discarded)).collect();
+        if discarded.is_empty() {
+            return Some(());
+        }
+        let which = discarded[self.chance.index(discarded.len())];
+        let known = &mut self.known[which];
+        // Without an answer it is discarded, or pending again.
+        (known.ended, known.half) = (None, None);
+        known.asked = vec![Outcome::Discarded];
+        let sent = store.resume(&known.id).ok()?;
+        (known.half, known.asked) = (Some(copy_of(&sent)), Vec::new());
+        known.is_durable = true;
+        Some(())
+    }
+
+    /// Kills the process, or cuts the power.
+    fn crash(&mut self) -> CrashKeep {
+        let keep = self.chance.pick(&[CrashKeep::PageCache, CrashKeep::PowerLoss]);
+        self.memory = self.memory.crash(self.chance.number(), keep);
+        self.crashes += 1;
+        keep
+    }
+
+    /// Compares the open store with what the clients know, and learns from it.
+    fn look(&mut self, store: &Store, keep: CrashKeep) {
+        let visible = visible(store);
+        let mut pending = BTreeMap::new();
+        for waiting in store.halves_waiting(None, usize::MAX).unwrap() {
+            let record = store.half(QueueOffset(waiting.newest.queue_offset)).unwrap();
+            let (number, index) = names(record.view().unwrap().body);
+            assert_eq!(index, 0, "{}: the first message ends transaction {number}", self.told());
+            let twice = pending.insert(number, waiting.newest).is_some();
+            assert!(!twice, "{}: transaction {number} is pending twice", self.told());
+        }
+        self.look_at_ops(store, &pending);
+        let is_synced = self.options.flush_disk_type == FlushDiskType::Sync;
+        for (number, known) in self.known.iter().enumerate() {
+            let told = || format!("{}: transaction {number} {known:?}", self.told());
+            let seen = visible.get(&number).map_or(0, Vec::len);
+            let all: Vec<usize> = (0..known.count).collect();
+            if seen > 0 {
+                assert_eq!(visible[&number], all, "{}", told());
+                assert!(known.asked.contains(&Outcome::Committed), "nobody committed it: {}", told());
+            }
+            let is_pending = pending.contains_key(&number);
+            assert!(!(is_pending && seen > 0), "visible and pending: {}", told());
+            let keeps = keep == CrashKeep::PageCache;
+            match known.ended {
+                Some(Outcome::Committed) if keeps || is_synced => assert_eq!(seen, known.count, "{}", told()),
+                Some(Outcome::Committed) if known.is_durable => assert!(is_pending || seen > 0, "{}", told()),
+                Some(Outcome::RolledBack) if keeps || is_synced => assert!(!is_pending && seen == 0, "{}", told()),
+                // A discard is always synced.
+                Some(Outcome::Discarded) => assert!(!is_pending && seen == 0, "{}", told()),
+                None if known.half.is_some() && (keeps || known.is_durable) && known.asked.is_empty() => {
+                    assert!(is_pending, "{}", told());
+                }
+                _ => {}
+            }
+        }
+        for (number, known) in self.known.iter_mut().enumerate() {
+            let seen = visible.contains_key(&number);
+            known.half = pending.get(&number).copied();
+            known.is_durable |= known.half.is_some();
+            if let Some(half) = known.half {
+                let record = store.half(QueueOffset(half.queue_offset)).unwrap();
+                record.view().unwrap().unique_id().unwrap().clone_into(&mut known.id);
+                (known.ended, known.asked) = (None, Vec::new());
+            } else if seen {
+                known.ended = Some(Outcome::Committed);
+            } else if known.ended != Some(Outcome::Discarded) {
+                // Never stored, rolled back, or discarded without an answer: it stays so.
+                known.ended = Some(Outcome::RolledBack);
+            }
+        }
+    }
+
+    /// A broker that takes over checks each half message from the progress on that no op names, so ops name all of them
+    /// that are not pending.
+    fn look_at_ops(&self, store: &Store, pending: &BTreeMap<usize, HalfCopy>) {
+        let (_, halves) = store.queue_range(HALF_TOPIC, QueueId(0)).unwrap();
+        let (ops, _) = store.read(OP_TOPIC, QueueId(0), QueueOffset(0), usize::MAX, None).unwrap();
+        let progress = store.consumer_offset(HALF_TOPIC, TRANSACTION_GROUP, QueueId(0)).unwrap().unwrap_or(0);
+        let mut named: BTreeSet<u64> = BTreeSet::new();
+        for op in ops {
+            let body = String::from_utf8(op.view().unwrap().body.to_vec()).unwrap();
+            named.extend(body.split_terminator(',').map(|offset| offset.parse::<u64>().unwrap()));
+        }
+        for (number, newest) in pending {
+            let first = newest.queue_offset + 1 - self.known[*number].count as u64;
+            assert!(progress <= first, "{}: a broker would not check half {first}", self.told());
+            for offset in first..=newest.queue_offset {
+                assert!(named.insert(offset), "{}: an op names half {offset}, which is pending", self.told());
+            }
+        }
+        let missing: Vec<u64> = (progress..halves).filter(|offset| !named.contains(offset)).collect();
+        assert!(missing.is_empty(), "{}: no op names the halves {missing:?}", self.told());
+    }
+
+    fn told(&self) -> String {
+        format!("TXSTORE_SEED={} cargo test --test crash several, crash {}", self.seed, self.crashes)
+    }
+
+    fn live(&mut self) {
+        // First the calls of an opening, then those of some steps.
+        let calls = if self.chance.one_in(3) { 40 } else { 400 };
+        let call = 1 + self.chance.below(calls);
+        let torn = self.chance.index(3_000);
+        let kind = if self.chance.one_in(3) { FaultKind::Stop } else { FaultKind::StopInside(torn) };
+        self.memory.fail_at(call, kind, true);
+        if let Some(store) = self.open() {
+            for _ in 0..200 {
+                if self.step(&store).is_none() || self.memory.calls() >= call {
+                    break;
+                }
+            }
+        }
+        let keep = self.crash();
+        let store = self.open().unwrap_or_else(|| panic!("{}: it does not open", self.told()));
+        self.look(&store, keep);
+        drop(store);
+        // What an opening has completed stays so.
+        let store = self.open().unwrap();
+        self.look(&store, CrashKeep::PageCache);
+        self.clock.advance(1_000);
+    }
+
+    fn go(mut self) -> u64 {
+        for _ in 0..LIVES {
+            self.live();
+        }
+        let store = self.open().unwrap();
+        for which in 0..self.known.len() {
+            if self.known[which].half.is_some() {
+                self.known[which].asked.push(Outcome::Committed);
+                store.end_transaction(&end_of(&self.known[which], EndKind::Commit), Wait::Yes).unwrap();
+                self.known[which].ended = Some(Outcome::Committed);
+            }
+        }
+        self.look(&store, CrashKeep::PageCache);
+        self.crashes
+    }
+}
+
+fn copy_of(sent: &Sent) -> HalfCopy {
+    HalfCopy { queue_offset: sent.queue_offset.0, physical_offset: sent.physical_offset.0 }
+}
+
+fn end_of(known: &Known, kind: EndKind) -> End {
+    let decider = if kind == EndKind::Discard { Decider::Check } else { Decider::Producer };
+    End { half: known.half.unwrap(), kind, transaction_id: Some(known.id.clone()), group: Some(GROUP.into()), decider }
+}
+
+/// The numbers of a message's transaction, and of the message in it.
+fn names(body: &[u8]) -> (usize, usize) {
+    let mut parts = std::str::from_utf8(body).unwrap().split(':').map(str::parse);
+    (parts.next().unwrap().unwrap(), parts.next().unwrap().unwrap())
+}
+
+/// Returns the visible messages of each transaction, sorted, after checking that each queue has them in their order.
+fn visible(store: &Store) -> BTreeMap<usize, Vec<usize>> {
+    let mut found: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for topic in TOPICS {
+        if store.queue_range(topic, QueueId(0)).is_err() {
+            continue;
+        }
+        let (records, _) = store.read(topic, QueueId(0), QueueOffset(0), usize::MAX, None).unwrap();
+        let mut last = BTreeMap::new();
+        for record in records {
+            let (number, index) = names(record.view().unwrap().body);
+            let before = last.insert(number, index);
+            assert!(before.is_none_or(|before| before < index), "transaction {number} is out of order in {topic}");
+            found.entry(number).or_default().push(index);
+        }
+    }
+    for indexes in found.values_mut() {
+        indexes.sort_unstable();
+    }
+    found
+}
+
+#[test]
+fn several_messages_are_visible_together_or_not_at_all() {
+    if let Some(seed) = number("TXSTORE_SEED") {
+        Run::new(seed).go();
+        return;
+    }
+    let runs = number("TXSTORE_SEVERAL");
+    let progress = Progress::new(runs.is_some());
+    let mut crashes = 0;
+    for seed in 0..runs.unwrap_or(QUICK_RUNS) {
+        crashes += Run::new(seed).go();
+        progress.tell(|| format!("{seed} runs, {crashes} crashes"));
+    }
+    let _ = writeln!(std::io::stderr(), "several: {crashes} crashes, 0 violations, {:.0} s", progress.seconds());
+}
