@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -62,7 +62,7 @@ class Rows:
     def transaction(
         self,
         producer: TransactionProducer,
-        message: Message,
+        message: Message | Sequence[Message],
         session: object,
         *,
         queue_id: Any,
