@@ -71,8 +71,8 @@ def java_machine(spark: SparkSession) -> int:
 
 
 def load(spark: SparkSession, store: Path, columns: list[str] | None) -> DataFrame:
-    reader = spark.read.format("txstore")
-    return (reader if columns is None else reader.option("columns", ",".join(columns))).load(str(store))
+    chosen = "*" if columns is None else ",".join(columns)
+    return spark.read.format("txstore").option("columns", chosen).load(str(store))
 
 
 def sunk(frame: DataFrame, count: int) -> float:
