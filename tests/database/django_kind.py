@@ -34,7 +34,13 @@ def settings_of(address: str) -> dict[str, Any]:
             "HOST": host,
         }
     socket = str(url.query["unix_socket"])
-    return {"ENGINE": "django.db.backends.mysql", "NAME": url.database, "USER": url.username, "HOST": socket}
+    return {
+        "ENGINE": "django.db.backends.mysql",
+        "NAME": url.database,
+        "USER": url.username,
+        "HOST": socket,
+        "OPTIONS": {"ssl_disabled": True},  # PyMySQL reads all authorities for each connection, which takes 40 ms.
+    }
 
 
 def alias_of(address: str) -> str:

@@ -38,6 +38,7 @@ class Alias:
     def __call__(self) -> Any:
         connection = connections.create_connection(self.using)
         connection.txstore_owns = True
+        connection.ensure_connection()  # Otherwise asking for MariaDB's version makes one, and closes it.
         return connection
 
     @property
