@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -160,27 +159,3 @@ def test_folder_of_the_other_kind_of_report_is_refused(
     write_report(store, tmp_path / "whole")
     with pytest.raises(InvalidOptionError, match="the report of `txstore tx report`"):
         Ledger(spark, str(store), tmp_path / "whole")
-
-
-@pytest.mark.matrix
-def test_browser_shows_the_page(report: Path, tmp_path: Path) -> None:
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if chromium is None:
-        pytest.skip("there is no Chromium: apt-get install chromium")
-    # Sandboxes of the browser need rights that containers do not give; the page is our own file.
-    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-    command += ["--hide-scrollbars", "--window-size=1200,1800"]
-    dom = subprocess.run(
-        [*command, "--dump-dom", report.as_uri()], capture_output=True, text=True, timeout=120, check=True
-    )
-    shown = Shown(dom.stdout)
-    assert shown.tiles["Transactions"] == "108"
-    for words in ("Transactions over time", "Time to the decision", "Checks that a broker sent", "By topic"):
-        assert words in shown.words
-    assert shown.tags["svg"] >= 3 + 2
-    assert shown.tags["tr"] > 13 + 2 + 1
-    picture = tmp_path / "page.png"
-    subprocess.run([*command, f"--screenshot={picture}", report.as_uri()], capture_output=True, timeout=120, check=True)
-    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    # A blank page of that size packs into a few kilobytes.
-    assert picture.stat().st_size > 50_000

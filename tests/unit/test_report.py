@@ -6,12 +6,14 @@ A run that is killed or fails leaves the last report as it was.
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import random
 import re
 import shlex
 import shutil
+import subprocess
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -322,3 +324,50 @@ def test_one_slow_transaction_among_a_million_has_a_visible_column() -> None:
     heights = [float(height) for height in re.findall(r'<rect [^>]* height="([0-9.]+)"', chart)]
     assert len(heights) == 2
     assert heights[1] > 20
+
+
+# What a reader does, told to the page around it.
+PROBE = """
+<script>addEventListener("load", () => {
+  const topics = () => [...document.querySelectorAll("#by-topic tbody th")].map((cell) => cell.textContent);
+  const head = document.querySelector("#by-topic thead th:nth-child(3)");
+  head.click();
+  const falling = topics();
+  head.click();
+  document.querySelector(".command button").click();
+  parent.postMessage(JSON.stringify({
+    falling, rising: topics(), copied: getSelection().toString(),
+    width: document.documentElement.scrollWidth, view: innerWidth,
+    wide: getComputedStyle(document.querySelector(".on-wide")).display,
+    charts: document.querySelectorAll("svg.chart").length,
+  }), "*");
+});</script></body>"""
+FRAME = """<!doctype html><iframe src="page.html" width="{}" height="900"></iframe><pre id="told"></pre>
+<script>onmessage = (event) => {{ document.getElementById("told").textContent = event.data; }};</script>"""
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("width", [420, 1_300])
+def test_browser_shows_and_sorts_the_page(simulated: tuple[Path, list[Simulated]], tmp_path: Path, width: int) -> None:
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        pytest.skip("there is no Chromium: apt-get install chromium")
+    summary = write_report(simulated[0], tmp_path / "report", now=NOW)
+    page_text = (tmp_path / "report" / "report.html").read_text()
+    (tmp_path / "page.html").write_text(page_text.replace("</body>", PROBE))
+    (tmp_path / "frame.html").write_text(FRAME.format(width))
+    # Sandboxes of the browser need rights that containers do not give; the page is our own file.
+    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += ["--hide-scrollbars", "--window-size=1400,1800", "--virtual-time-budget=10000"]
+    address = (tmp_path / "frame.html").as_uri()
+    dom = subprocess.run([*command, "--dump-dom", address], capture_output=True, text=True, timeout=120, check=True)
+    told = json.loads(html.unescape(re.findall(r'<pre id="told">(.*?)</pre>', dom.stdout, re.DOTALL)[0]))
+    largest = [one.name for one in summary.topics]
+    assert (told["falling"], told["rising"]) == (largest, largest[::-1])
+    assert told["copied"].startswith("txstore tx explain ")
+    assert told["width"] <= told["view"] == width, "nothing but tables scrolls sideways"
+    assert told["wide"] == ("none" if width == 420 else "block")
+    picture = tmp_path / "page.png"
+    subprocess.run([*command, f"--screenshot={picture}", address], capture_output=True, timeout=120, check=True)
+    # A blank page of that size packs into a few kilobytes.
+    assert picture.stat().st_size > 30_000

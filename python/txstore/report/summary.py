@@ -123,8 +123,8 @@ class Statistics:
         self._fine = 0
         self._suspicions = _suspicions(log_first, now_ms, pending_after_ms)
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Counts the rows of a batch, which has at least `COLUMNS`."""
+    def add(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Counts the rows of a batch or a table, which has at least `COLUMNS`."""
         rows = pa.table({name: batch.column(name) for name in COLUMNS})
         rows = rows.append_column("prepared_ms", _milliseconds(rows["prepared_timestamp"]))
         latency = pc.subtract(_milliseconds(rows["ended_timestamp"]), rows["prepared_ms"])

@@ -28,8 +28,8 @@ __all__ = ["PAGE", "ROWS", "write_page", "write_report"]
 
 ROWS, PAGE = "transactions", "report.html"
 _NEW = "transactions.new"
-# A batch takes about 300 bytes a row, and so do its row group's pages.
-_BATCH_ROWS = 1 << 17
+# So many rows are counted together, and are a row group.
+_COUNTED_ROWS = 1 << 17
 _TEXTS = ["producer_group", "real_topic", "state"]
 
 
@@ -53,7 +53,7 @@ def write_report(
     last = LastRun.load(target, path, WHOLE)
     _check(target)
     log = _native.log_range(path)
-    scan = _native.Scan(path, view="transactions", shows_missing=True, batch_rows=_BATCH_ROWS)
+    scan = _native.Scan(path, view="transactions", shows_missing=True)
     statistics = Statistics(
         log[0],
         now_ms=round((now or datetime.now().astimezone()).timestamp() * 1_000),
@@ -103,13 +103,27 @@ def _write_rows(scan: _native.Scan, file: Path, statistics: Statistics, progress
                 column_encoding=dict.fromkeys(delta, "DELTA_BINARY_PACKED"),
             ) as writer,
         ):  # fmt: skip
-            for batch in _ahead(_rows(reader, scan)):
-                counted = counting.submit(statistics.add, batch)
-                writer.write_batch(batch)
+            counted = counting.submit(int)
+            for table in _ahead(_tables(_rows(reader, scan))):
                 counted.result()
-                done += batch.num_rows
+                counted = counting.submit(statistics.add, table)
+                writer.write_table(table)
+                done += table.num_rows
                 if progress is not None:
                     progress(done)
+            counted.result()
+
+
+def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Joins batches."""
+    joined: list[pa.RecordBatch] = []
+    for batch in batches:
+        joined.append(batch)
+        if sum(one.num_rows for one in joined) >= _COUNTED_ROWS:
+            yield pa.Table.from_batches(joined)
+            joined = []
+    if joined:
+        yield pa.Table.from_batches(joined)
 
 
 def _rows(reader: pa.RecordBatchReader, scan: _native.Scan) -> Iterator[pa.RecordBatch]:
@@ -122,11 +136,11 @@ def _rows(reader: pa.RecordBatchReader, scan: _native.Scan) -> Iterator[pa.Recor
         raise
 
 
-def _ahead(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Returns batches, each while a thread reads the next one."""
-    found = iter(batches)
+def _ahead(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Returns tables, each while a thread reads the next one."""
+    found = iter(tables)
     with ThreadPoolExecutor(1) as reading:
         following = reading.submit(next, found, None)
-        while (batch := following.result()) is not None:
+        while (table := following.result()) is not None:
             following = reading.submit(next, found, None)
-            yield batch
+            yield table

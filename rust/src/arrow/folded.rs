@@ -52,10 +52,10 @@ impl Folded {
         // In this order, so that everything that a broker's progress has passed is before the end.
         let half_progress = log.half_progress()?;
         let end = log.visible_end(None)?;
-        let replay = || Replay::new(Keep::UntilTaken, log.first(), half_progress);
+        let replay = |with_records| Replay::new(Keep::UntilTaken { with_records }, log.first(), half_progress);
         Ok(Self {
-            survey: Some(Survey { table: Table::new(0), replay: replay(), late: Late::default() }),
-            fold: Fold::new(replay(), half_missing),
+            survey: Some(Survey { table: Table::new(0), replay: replay(false), late: Late::default() }),
+            fold: Fold::new(replay(true), half_missing),
             at: log.first(),
             range: log.first()..end,
             rest: None,

@@ -32,15 +32,18 @@ pub enum Keep {
     Identities,
     /// Every transaction with all its records, to list them.
     All,
-    /// The same, for a log of any size: the caller takes each transaction when it has ended (`Replay::next_ended`), and
-    /// learns what comes later (`Replay::next_unmatched`).
-    UntilTaken,
+    /// Every transaction until the caller takes it, when it has ended (`Replay::next_ended`). The caller also learns
+    /// what comes later (`Replay::next_unmatched`).
+    UntilTaken {
+        /// Whether transactions have the positions of all their records.
+        with_records: bool,
+    },
 }
 
 impl Keep {
     /// Returns whether the positions of all records are kept.
     const fn has_records(self) -> bool {
-        matches!(self, Self::All | Self::UntilTaken)
+        matches!(self, Self::All | Self::UntilTaken { with_records: true })
     }
 }
 
@@ -147,14 +150,16 @@ impl Replay {
     /// Takes a transaction from the table. Later records do not find it.
     pub fn take(&mut self, table: &mut Table, key: Key) -> Option<Pending> {
         let entry = table.remove(key)?;
-        for (copy, _) in entry.copies() {
-            self.by_physical_offset.remove(&copy.physical_offset);
+        if !self.by_physical_offset.is_empty() {
+            for (copy, _) in entry.copies() {
+                self.by_physical_offset.remove(&copy.physical_offset);
+            }
         }
         Some(entry)
     }
 
     fn note_unmatched(&mut self, what: Option<Unmatched>) {
-        if self.keep == Keep::UntilTaken {
+        if matches!(self.keep, Keep::UntilTaken { .. }) {
             self.unmatched.extend(what);
         }
     }
@@ -274,7 +279,7 @@ impl Replay {
         match known {
             Some(key) if (!facts.sent && !mutated(Mutant::PutBackStartsNew)) || joins(table, key) => {
                 table.join(key, &half);
-                self.note_physical_offset(half.copy, key);
+                self.note_physical_offset(&half, key);
             }
             Some(displaced) => {
                 self.note_unmatched(half.identity.map(Unmatched::Half));
@@ -318,13 +323,20 @@ impl Replay {
 
     fn begin(&mut self, table: &mut Table, half: &NewHalf<'_>) {
         let key = table.insert(half);
-        self.note_physical_offset(half.copy, key);
+        self.note_physical_offset(half, key);
     }
 
     /// Notes a copy's physical offset, by which later records find its transaction.
-    fn note_physical_offset(&mut self, copy: HalfCopy, key: Key) {
-        if self.keep.has_records() {
-            self.by_physical_offset.insert(copy.physical_offset, key);
+    fn note_physical_offset(&mut self, half: &NewHalf<'_>, key: Key) {
+        let is_noted = match self.keep {
+            Keep::All => true,
+            // The newest transaction of an identity is found by that, and the offsets of others are noted when they
+            // are displaced.
+            Keep::UntilTaken { .. } => half.identity.is_none(),
+            Keep::Open | Keep::Identities => false,
+        };
+        if is_noted {
+            self.by_physical_offset.insert(half.copy.physical_offset, key);
         }
     }
 
@@ -439,7 +451,7 @@ impl Replay {
         let Some(entry) = table.get(key) else { return };
         let named = entry.more().is_some_and(|more| more.named.contains(&entry.newest.queue_offset));
         match (self.keep, entry.evidence().outcome().filter(|_| named)) {
-            (Keep::UntilTaken, Some(_)) => self.ended.push_back(key),
+            (Keep::UntilTaken { .. }, Some(_)) => self.ended.push_back(key),
             (Keep::Open | Keep::Identities, Some(outcome)) => self.decide(table, key, outcome),
             (Keep::All, _) | (_, None) => {}
         }
