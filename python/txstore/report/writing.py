@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -103,15 +103,17 @@ def _write_rows(scan: _native.Scan, file: Path, statistics: Statistics, progress
                 column_encoding=dict.fromkeys(delta, "DELTA_BINARY_PACKED"),
             ) as writer,
         ):  # fmt: skip
-            counted = counting.submit(int)
+            counted: Future[None] | None = None
             for table in _ahead(_tables(_rows(reader, scan))):
-                counted.result()
+                if counted is not None:
+                    counted.result()
                 counted = counting.submit(statistics.add, table)
                 writer.write_table(table)
                 done += table.num_rows
                 if progress is not None:
                     progress(done)
-            counted.result()
+            if counted is not None:
+                counted.result()
 
 
 def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

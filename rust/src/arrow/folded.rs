@@ -11,20 +11,19 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
+use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
-use hashbrown::{HashMap, HashSet};
 
 use super::Log;
 use super::batch::Batch;
 use super::cells::Cells;
 use super::options::HalfMissing;
 use super::schema::Column;
+use super::survey::{Late, Survey};
 use crate::base::error::{Error, Outcome, Result};
 use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC};
 use crate::record::RecordView;
 use crate::recovery::log_view::Stop;
-use crate::transaction::HalfCopy;
-use crate::transaction::pending::Pending;
 use crate::transaction::replay::{Keep, Replay, Unmatched};
 use crate::transaction::row::{HalfRecord, HalfRecords, TransactionRow};
 use crate::transaction::table::{Key, Table};
@@ -52,10 +51,10 @@ impl Folded {
         // In this order, so that everything that a broker's progress has passed is before the end.
         let half_progress = log.half_progress()?;
         let end = log.visible_end(None)?;
-        let replay = |with_records| Replay::new(Keep::UntilTaken { with_records }, log.first(), half_progress);
+        let replay = Replay::new(Keep::UntilTaken, log.first(), half_progress);
         Ok(Self {
-            survey: Some(Survey { table: Table::new(0), replay: replay(false), late: Late::default() }),
-            fold: Fold::new(replay(true), half_missing),
+            survey: Some(Survey::default()),
+            fold: Fold::new(replay, half_missing),
             at: log.first(),
             range: log.first()..end,
             rest: None,
@@ -83,12 +82,8 @@ impl Folded {
 
     /// Returns the number of transactions in memory.
     #[cfg(test)]
-    pub(super) const fn held(&self) -> u64 {
-        let survey = match &self.survey {
-            Some(survey) => survey.table.len(),
-            None => 0,
-        };
-        survey + self.fold.table.len()
+    pub(super) fn held(&self) -> u64 {
+        self.survey.as_ref().map_or(0, Survey::held) + self.fold.table.len()
     }
 
     /// Reads records of the current pass.
@@ -116,61 +111,11 @@ impl Folded {
             Stop::Visitor => {}
             Stop::NoRecord(why) => return Err(log.corrupt(walk.at, &why)),
             Stop::Limit => match self.survey.take() {
-                Some(survey) => (self.at, self.fold.late) = (self.range.start, survey.late),
+                Some(survey) => (self.at, self.fold.late) = (self.range.start, survey.finish()),
                 None => self.rest = Some(self.fold.finish()),
             },
         }
         Ok(())
-    }
-}
-
-/// What the log says of transactions after they have ended.
-#[derive(Debug, Default)]
-struct Late {
-    identities: HashSet<u64>,
-    half_queue_offsets: HashSet<u64>,
-    /// Of halves without identity.
-    half_physical_offsets: HashSet<u64>,
-}
-
-impl Late {
-    fn note(&mut self, what: Unmatched) {
-        match what {
-            Unmatched::Op(half_queue_offset) => self.half_queue_offsets.insert(half_queue_offset),
-            Unmatched::End(None, half_physical_offset) => self.half_physical_offsets.insert(half_physical_offset),
-            Unmatched::End(Some(identity), _) | Unmatched::Half(identity) | Unmatched::Doubtful(identity) => {
-                self.identities.insert(identity.0)
-            }
-        };
-    }
-
-    /// Returns whether a transaction gets further records.
-    fn names(&self, entry: &Pending) -> bool {
-        let named = |(copy, _): (HalfCopy, bool)| {
-            self.half_queue_offsets.contains(&copy.queue_offset)
-                || (entry.identity == 0 && self.half_physical_offsets.contains(&copy.physical_offset))
-        };
-        self.identities.contains(&entry.identity) || entry.copies().any(named)
-    }
-}
-
-/// The first pass: finds the transactions that get records after they have ended.
-#[derive(Debug)]
-struct Survey {
-    table: Table,
-    replay: Replay,
-    late: Late,
-}
-
-impl Survey {
-    fn apply(&mut self, view: &RecordView<'_>) {
-        self.replay.apply(&mut self.table, view);
-        while let Some(what) = self.replay.next_unmatched() {
-            self.late.note(what);
-        }
-        while let Some(key) = self.replay.next_ended() {
-            self.replay.take(&mut self.table, key);
-        }
     }
 }
 
@@ -281,7 +226,6 @@ impl Missing {
                 if is_final { &mut orphan.finals } else { &mut orphan.discards }.push(at);
                 orphan
             }
-            Unmatched::Half(_) | Unmatched::Doubtful(_) => return,
         };
         orphan.ended_ms.get_or_insert(view.store_timestamp.0);
     }

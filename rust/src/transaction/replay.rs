@@ -32,33 +32,25 @@ pub enum Keep {
     Identities,
     /// Every transaction with all its records, to list them.
     All,
-    /// Every transaction until the caller takes it, when it has ended (`Replay::next_ended`). The caller also learns
-    /// what comes later (`Replay::next_unmatched`).
-    UntilTaken {
-        /// Whether transactions have the positions of all their records.
-        with_records: bool,
-    },
+    /// The same, until the caller takes a transaction that has ended (`Replay::next_ended`). The caller also learns which
+    /// records had no transaction (`Replay::next_unmatched`).
+    UntilTaken,
 }
 
 impl Keep {
     /// Returns whether the positions of all records are kept.
     const fn has_records(self) -> bool {
-        matches!(self, Self::All | Self::UntilTaken { with_records: true })
+        matches!(self, Self::All | Self::UntilTaken)
     }
 }
 
-/// A record whose transaction is not in the table, or perhaps not the one that was found, because transactions were
-/// taken from it.
+/// A record whose transaction is not in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmatched {
     /// An op names this half queue offset.
     Op(u64),
     /// A final message or a discarded copy of this identity names the half at this physical offset.
     End(Option<Identity>, u64),
-    /// A half message of this identity: it may belong to a transaction that was taken.
-    Half(Identity),
-    /// A discarded copy of this identity was matched, though it names a half that the transaction does not have.
-    Doubtful(Identity),
 }
 
 /// The state of a replay besides the table.
@@ -158,9 +150,9 @@ impl Replay {
         Some(entry)
     }
 
-    fn note_unmatched(&mut self, what: Option<Unmatched>) {
-        if matches!(self.keep, Keep::UntilTaken { .. }) {
-            self.unmatched.extend(what);
+    fn note_unmatched(&mut self, what: Unmatched) {
+        if self.keep == Keep::UntilTaken {
+            self.unmatched.push_back(what);
         }
     }
 
@@ -282,7 +274,6 @@ impl Replay {
                 self.note_physical_offset(&half, key);
             }
             Some(displaced) => {
-                self.note_unmatched(half.identity.map(Unmatched::Half));
                 // The displaced transaction can still be found by its physical offsets until it is settled.
                 let copies: Vec<_> = table.get(displaced).into_iter().flat_map(Pending::copies).collect();
                 for (copy, _) in copies {
@@ -301,7 +292,6 @@ impl Replay {
                     table.decided.set(half.copy.queue_offset, outcome);
                     self.unnamed.insert(half.copy.queue_offset);
                 } else {
-                    self.note_unmatched(put_back.map(Unmatched::Half));
                     self.begin(table, &half);
                 }
             }
@@ -332,7 +322,7 @@ impl Replay {
             Keep::All => true,
             // The newest transaction of an identity is found by that, and the offsets of others are noted when they
             // are displaced.
-            Keep::UntilTaken { .. } => half.identity.is_none(),
+            Keep::UntilTaken => half.identity.is_none(),
             Keep::Open | Keep::Identities => false,
         };
         if is_noted {
@@ -349,7 +339,7 @@ impl Replay {
             self.note(table, key, view, |more| more.finals.push(view.physical_offset.0));
             self.settle(table, key);
         } else {
-            self.note_unmatched(Some(Unmatched::End(identity, half)));
+            self.note_unmatched(Unmatched::End(identity, half));
             self.decide_again(table, identity, Outcome::Committed);
         }
     }
@@ -359,17 +349,12 @@ impl Replay {
         let identity = Identity::of(view.properties, real_topic, view.body_crc);
         let half = view.prepared_transaction_offset.0;
         if let Some(key) = self.find(table, identity, half, true) {
-            // A broker writes 0.
-            let is_named = half == 0 || half < self.first_physical_offset;
-            if !is_named && !table.get(key).is_some_and(|entry| entry.has_copy_at(half)) {
-                self.note_unmatched(identity.map(Unmatched::Doubtful));
-            }
             table.saw_discard(key);
             table.saw_set_end(key);
             self.note(table, key, view, |more| more.discards.push(view.physical_offset.0));
             self.settle(table, key);
         } else {
-            self.note_unmatched(Some(Unmatched::End(identity, half)));
+            self.note_unmatched(Unmatched::End(identity, half));
             self.decide_again(table, identity, Outcome::Discarded);
         }
     }
@@ -381,7 +366,7 @@ impl Replay {
             highest = highest.max(queue_offset);
             self.unnamed.remove(&queue_offset);
             let Some(key) = table.find(queue_offset) else {
-                self.note_unmatched(Some(Unmatched::Op(queue_offset)));
+                self.note_unmatched(Unmatched::Op(queue_offset));
                 continue;
             };
             table.saw_op(key, queue_offset, op);
@@ -451,7 +436,7 @@ impl Replay {
         let Some(entry) = table.get(key) else { return };
         let named = entry.more().is_some_and(|more| more.named.contains(&entry.newest.queue_offset));
         match (self.keep, entry.evidence().outcome().filter(|_| named)) {
-            (Keep::UntilTaken { .. }, Some(_)) => self.ended.push_back(key),
+            (Keep::UntilTaken, Some(_)) => self.ended.push_back(key),
             (Keep::Open | Keep::Identities, Some(outcome)) => self.decide(table, key, outcome),
             (Keep::All, _) | (_, None) => {}
         }

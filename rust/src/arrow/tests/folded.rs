@@ -190,7 +190,7 @@ fn expected(row: &TransactionRow) -> (u64, String) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2048, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn rows_are_those_of_a_fold_that_holds_every_transaction(acts in acts(), batch_rows in 1_usize..5) {
