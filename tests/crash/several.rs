@@ -98,8 +98,12 @@ impl Run {
     fn prepare(&mut self, store: &Store) -> Option<()> {
         let most = if self.chance.one_in(10) { 100 } else { 8 };
         let count = 1 + self.chance.index(most);
-        let number = self.known.len();
         let size = self.chance.pick(&[0, 10, 200, 700]);
+        self.prepare_of(store, count, size)
+    }
+
+    fn prepare_of(&mut self, store: &Store, count: usize, size: usize) -> Option<()> {
+        let number = self.known.len();
         let bodies: Vec<String> = (0..count).map(|index| format!("{number}:{index}:{}", "x".repeat(size))).collect();
         let envelope = |at: usize| {
             let keys = if at.is_multiple_of(3) { "key" } else { "" };
@@ -143,6 +147,10 @@ impl Run {
     fn end(&mut self, store: &Store) -> Option<()> {
         let Some(which) = self.pick() else { return Some(()) };
         let (kind, outcome) = self.kind();
+        self.end_of(store, which, kind, outcome)
+    }
+
+    fn end_of(&mut self, store: &Store, which: usize, kind: EndKind, outcome: Outcome) -> Option<()> {
         self.known[which].asked.push(outcome);
         let end = end_of(&self.known[which], kind);
         store.end_transaction(&end, Wait::Yes).ok()?;
@@ -188,9 +196,13 @@ impl Run {
     /// Kills the process, or cuts the power.
     fn crash(&mut self) -> CrashKeep {
         let keep = self.chance.pick(&[CrashKeep::PageCache, CrashKeep::PowerLoss]);
+        self.crash_keeping(keep);
+        keep
+    }
+
+    fn crash_keeping(&mut self, keep: CrashKeep) {
         self.memory = self.memory.crash(self.chance.number(), keep);
         self.crashes += 1;
-        keep
     }
 
     /// Compares the open store with what the clients know, and learns from it.
@@ -287,13 +299,24 @@ impl Run {
             }
         }
         let keep = self.crash();
+        self.look_again(keep);
+        self.clock.advance(1_000);
+    }
+
+    fn look_again(&mut self, keep: CrashKeep) {
         let store = self.open().unwrap_or_else(|| panic!("{}: it does not open", self.told()));
         self.look(&store, keep);
         drop(store);
         // What an opening has completed stays so.
         let store = self.open().unwrap();
         self.look(&store, CrashKeep::PageCache);
-        self.clock.advance(1_000);
+    }
+
+    /// Opens a store, and commits a hundred messages in five topics. Errors come from the crash.
+    fn commit_a_hundred(&mut self) -> Option<()> {
+        let store = self.open()?;
+        self.prepare_of(&store, 100, 60)?;
+        self.end_of(&store, 0, EndKind::Commit, Outcome::Committed)
     }
 
     fn go(mut self) -> u64 {
@@ -364,4 +387,36 @@ fn several_messages_are_visible_together_or_not_at_all() {
         progress.tell(|| format!("{seed} runs, {crashes} crashes"));
     }
     let _ = writeln!(std::io::stderr(), "several: {crashes} crashes, 0 violations, {:.0} s", progress.seconds());
+}
+
+#[test]
+fn a_hundred_messages_survive_a_crash_at_every_call() {
+    let deep = std::env::var("TXSTORE_POINTS").is_ok();
+    let (stride, mut crashes) = (if deep { 16 } else { 512 }, 0);
+    for flush in FLUSHES {
+        let run = || {
+            let mut run = Run::new(1);
+            (run.options.flush_disk_type, run.options.transaction_flush_disk_type) = flush;
+            run.options.commit_log_file_size = Some(16 << 10);
+            run.options.op_message_size_max = 64;
+            run
+        };
+        let mut whole = run();
+        whole.memory.note_writes();
+        whole.commit_a_hundred().unwrap();
+        for (call, bytes) in (1..).zip(whole.memory.noted_writes()) {
+            let torn = (1..bytes).step_by(stride).map(FaultKind::StopInside);
+            for kind in torn.chain([FaultKind::Stop]) {
+                for keep in [CrashKeep::PageCache, CrashKeep::PowerLoss] {
+                    let mut run = run();
+                    run.memory.fail_at(call, kind, true);
+                    let _ = run.commit_a_hundred();
+                    run.crash_keeping(keep);
+                    run.look_again(keep);
+                    crashes += 1;
+                }
+            }
+        }
+    }
+    let _ = writeln!(std::io::stderr(), "a hundred messages: {crashes} crashes, 0 violations");
 }
