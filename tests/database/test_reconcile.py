@@ -54,9 +54,10 @@ class Shop:
 
     async def _order(self, commits: bool) -> str:
         self.number += 1
-        message = Message(self.chance.choice(TOPICS), b"order %d" % self.number)
+        count = self.chance.choice([1, 1, 1, 3])
+        messages = [Message(self.chance.choice(TOPICS), b"order %d" % self.number) for _ in range(count)]
         async with self.kind.session() as session:
-            block = self.producer.transaction(message, session=session)
+            block = self.producer.transaction(messages[0] if count == 1 else messages, session=session)
             with contextlib.suppress(KeyError):
                 async with entered(block) as tx:
                     await self.kind.order(session, self.number, tx.transaction_id)
