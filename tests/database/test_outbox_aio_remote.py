@@ -122,7 +122,7 @@ def test_a_producer_forwards_what_another_left(
 
     with monkeypatch.context() as broken:
         broken.setattr("txstore.database.outbox.forwarder.Forwarder.start", lambda _: None)
-        broken.setattr("txstore.database.outbox.forwarder.Forwarder.inserted", lambda *_, **__: None)
+        broken.setattr("txstore.database.outbox.forwarder.Forwarder.inserted", lambda *_, **__: ())
         on_loop(database, served.address, leave)
     assert rows(kind) == 1
     on_loop(Database(kind.source), served.address, wait)

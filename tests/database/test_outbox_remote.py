@@ -23,7 +23,7 @@ import pytest
 
 import txstore
 from tests.database.conftest import SMALL, Kind, new_kind
-from tests.database.outbox_worker import connected, group_of, work
+from tests.database.outbox_worker import connected, execute, group_of, work
 from tests.database.served import TXSTORE, Served, served, store
 from tests.waiting import eventually
 from txstore import ConnectOptions, EmbeddedBroker, Message, RemoteBroker, Server, ServerConfig, errors
@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _SERVER = ServerConfig("127.0.0.1:0", name_server=None)
 
 
-@pytest.fixture(params=["sqlite3", "psycopg"])
+@pytest.fixture(params=["sqlite3", "psycopg", pytest.param("sqlalchemy mariadb", marks=pytest.mark.matrix)])
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
     with new_kind(request.param, tmp_path, request) as found:
         Database(found.address).create_table()
@@ -287,7 +287,7 @@ def test_message_of_a_group_does_not_wait_for_the_owner_of_an_earlier_row(
             producer = broker.producer("order-service", database=Database(kind.address))
             session = connected(kind.address)
             for number in (63, 70, 77, 84):
-                session.execute(f"INSERT INTO orders VALUES ({number}, 'x')")
+                execute(session, f"INSERT INTO orders VALUES ({number}, 'x')")
                 message = Message("orders", b"%d" % number, message_group=group_of(number))
                 producer.send(message, session=session)
                 session.commit()
@@ -314,10 +314,10 @@ def test_embedded_and_remote_brokers_forward_each_others_rows(
     def send(number: int, broker: EmbeddedBroker | RemoteBroker) -> None:
         """Sends a message whose row stays, because its process forwards nothing."""
         monkeypatch.setattr("txstore.database.outbox.forwarder.Forwarder.start", lambda _: None)
-        monkeypatch.setattr("txstore.database.outbox.forwarder.Forwarder.inserted", lambda *_, **__: None)
+        monkeypatch.setattr("txstore.database.outbox.forwarder.Forwarder.inserted", lambda *_, **__: ())
         producer = broker.producer("order-service", database=database)
         session = connected(kind.address)
-        session.execute(f"INSERT INTO orders VALUES ({number}, 'x')")
+        execute(session, f"INSERT INTO orders VALUES ({number}, 'x')")
         producer.send(Message("orders", b"%d" % number), session=session)
         session.commit()
         session.close()
