@@ -21,7 +21,7 @@ from txstore.errors import InvalidOptionError
 
 __all__ = ["Scan", "View", "scan"]
 
-View = Literal["messages", "commitlog", "halves", "ops", "traces", "transactions"]
+View = Literal["messages", "commitlog", "halves", "ops", "traces", "transactions", "statistics"]
 _WITH_TOPICS = ("messages", "commitlog")
 
 
@@ -52,7 +52,8 @@ def scan(
     Args:
         path: the store's directory.
         view: "messages" (what consumers can see), "commitlog" (every record), "halves", "ops" (a row for each half that
-            an op message names), "traces" (every record of a transaction) or "transactions" (a row for each).
+            an op message names), "traces" (every record of a transaction), "transactions" (a row for each) or
+            "statistics" (a row for each queue in each file of the log).
         columns: names, in the order wanted; bodies and properties that are not named are not read.
         topics: only these topics; with "messages" and "commitlog".
         topic_pattern: only topics whose whole name matches this regular expression.

@@ -43,7 +43,33 @@ def questions(store: Path) -> Iterator[dict[str, Any]]:
     yield {"view": "ops"}
 
 
+def assert_statistics(store: Path) -> None:
+    """Compares the view of statistics with a count of all records."""
+    names = ["topic", "queue_id", "physical_offset", "size", "store_timestamp", "transaction_type"]
+    records = pa.table(_native.Scan(store, view="commitlog", columns=names)).to_pylist()
+    size = next(file.stat().st_size for file in sorted((store / "commitlog").glob("0*")) if file.stat().st_size)
+    expected: dict[tuple[int, str, int], dict[str, Any]] = {}
+    for record in records:
+        # Records of the other types are in no queue. A half message is, and its sysflag says so.
+        if record["transaction_type"] in ("prepared", "rollback") and record["topic"] != _native.HALF_TOPIC:
+            continue
+        file = record["physical_offset"] // size * size
+        row = expected.setdefault(
+            (file, record["topic"], record["queue_id"]),
+            {"messages": 0, "bytes": 0, "first_store_timestamp": record["store_timestamp"]},
+        )
+        row["messages"] += 1
+        row["bytes"] += record["size"]
+        row["last_store_timestamp"] = record["store_timestamp"]
+    rows = [
+        {"topic": topic, "queue_id": queue, "file": file, **row}
+        for (file, topic, queue), row in sorted(expected.items())
+    ]
+    assert pa.table(txstore.scan(store, view="statistics")).to_pylist() == rows
+
+
 def assert_rows_of_a_filter(store: Path) -> None:
+    assert_statistics(store)
     first, visible = _native.log_range(store)
     for number, asked in enumerate(questions(store)):
         skipping, filtering = (_native.Scan(store, skip_bytes_min=least, **asked) for least in (1, NEVER))

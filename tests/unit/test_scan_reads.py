@@ -108,3 +108,10 @@ def test_a_rare_topic_reads_what_its_queue_points_to(store: Path) -> None:
         planned = _native.Scan(store, end=visible, **asked)
         assert from_disk(store, lambda scan=planned: scan.advance(first, rows=5)) < 8 * MB  # type: ignore[misc]
         assert planned.advance(first, rows=rows) == visible
+
+
+def test_statistics_read_the_entries(store: Path) -> None:
+    found: list[int] = []
+    scan = txstore.scan(store, view="statistics")
+    assert from_disk(store, lambda: found.append(sum(pa.table(scan)["messages"].to_pylist()))) < 8 * MB
+    assert found == [MESSAGES + len(range(0, MESSAGES, RARELY))]

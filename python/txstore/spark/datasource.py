@@ -67,7 +67,7 @@ class TxStoreReader(DataSourceReader):
         ):
             if value is not None:
                 raise InvalidOptionError(f"option {option}: only streams accept it", option=option)
-        if options.view == "transactions":
+        if options.reads_whole:
             _refuse_ranges(options)
 
     def partitions(self) -> list[InputPartition]:
@@ -80,7 +80,7 @@ class TxStoreReader(DataSourceReader):
     def _planned(self, options: ReadOptions) -> Sequence[LogRange]:
         """Returns the ranges of one store."""
         first, visible = _native.log_range(options.path)
-        if options.view == "transactions":
+        if options.reads_whole:
             return [LogRange(options.path, first, visible)]
         start, end = _range(options, first, visible)
         limits, fails = options.limits, options.fail_on_data_loss
@@ -102,7 +102,8 @@ def _refuse_ranges(options: ReadOptions) -> None:
     ):
         if given:
             raise InvalidOptionError(
-                f"option {option}: the view transactions needs the whole log\nhint: omit it, or read the view traces",
+                f"option {option}: the view {options.view} needs the whole log\n"
+                f"hint: omit it, or read the view {'traces' if options.view == 'transactions' else 'commitlog'}",
                 option=option,
             )
 

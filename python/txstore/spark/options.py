@@ -133,6 +133,11 @@ class ReadOptions:
             batch_bytes=given.size("batchBytes") or cls.batch_bytes,
         )
 
+    @property
+    def reads_whole(self) -> bool:
+        """Whether the view is computed from the whole log, in one task."""
+        return self.view in ("transactions", "statistics")
+
     def each(self) -> list[ReadOptions]:
         """Returns the options of each store."""
         if not self.paths:

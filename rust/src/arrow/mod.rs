@@ -14,6 +14,7 @@ mod parallel;
 mod plan;
 pub mod scan;
 pub mod schema;
+mod statistics;
 mod survey;
 #[cfg(test)]
 mod tests;

@@ -147,7 +147,7 @@ impl ScanOptions {
         if !matches!(self.view, View::Messages | View::CommitLog) && !matches!(self.topics, Topics::All) {
             return Err(invalid("topics", "this view has no topics to select".into()));
         }
-        if self.view == View::Transactions {
+        if matches!(self.view, View::Transactions | View::Statistics) {
             self.check_whole()?;
         }
         match (self.start, self.end) {
@@ -158,7 +158,8 @@ impl ScanOptions {
         }
     }
 
-    /// Checks that the whole log is read. A transaction's outcome needs every record, so nothing can be left out.
+    /// Checks that the whole log is read. A transaction's outcome needs every record, so nothing can be left out, and
+    /// statistics are rows of few bytes.
     fn check_whole(&self) -> Result<()> {
         let left_out = [
             ("transaction_types", self.types.is_some()),
@@ -168,8 +169,9 @@ impl ScanOptions {
             ("bad_records=\"skip\"", self.bad_records == BadRecords::Skip),
         ];
         let Some((option, _)) = left_out.iter().find(|(_, given)| *given) else { return Ok(()) };
-        let what = "the view transactions is computed from the whole log and cannot be restricted";
-        let hint = "hint: filter its rows, or read the view traces, which accepts the option";
+        let what = format!("the view {} is computed from the whole log and cannot be restricted", self.view.name());
+        let other = if self.view == View::Transactions { "traces" } else { "commitlog" };
+        let hint = format!("hint: filter its rows, or read the view {other}, which accepts the option");
         Err(invalid(option, format!("{what}\n{hint}")))
     }
 
@@ -183,7 +185,7 @@ impl ScanOptions {
         let is_by_topic = match self.view {
             View::Messages | View::CommitLog => matches!(self.topics, Topics::Named(_) | Topics::Matching(..)),
             View::Halves | View::Ops => true,
-            View::Traces | View::Transactions => return false,
+            View::Traces | View::Transactions | View::Statistics => return false,
         };
         is_by_topic || self.only_queues || !self.queues.is_empty()
     }
@@ -194,7 +196,7 @@ impl ScanOptions {
             View::Messages | View::CommitLog => topics.wants(&self.topics, topic),
             View::Halves => topic == HALF_TOPIC,
             View::Ops => topic == OP_TOPIC,
-            View::Traces | View::Transactions => true,
+            View::Traces | View::Transactions | View::Statistics => true,
         };
         match self.queues.get(topic).and_then(|queues| queues.get(&queue_id.0)) {
             _ if !is_shown => 0..0,
@@ -223,7 +225,7 @@ impl ScanOptions {
                 (is_half || is_end || [OP_TOPIC, DISCARD_TOPIC].contains(&view.topic))
                     && view.transaction_type().is_queued()
             }
-            View::Transactions => false,
+            View::Transactions | View::Statistics => false,
         };
         in_view
             && self.store_ms.contains(&view.store_timestamp.0)

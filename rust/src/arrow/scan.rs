@@ -20,13 +20,14 @@ use super::batch::{Batch, Row};
 use super::folded::Folded;
 use super::options::{BadRecords, ScanOptions, TopicMemory, invalid};
 use super::schema::View;
+use super::statistics;
 use crate::base::error::{Error, Result};
 use crate::base::names::{HALF_TOPIC, OP_TOPIC};
 use crate::log::commit_log::{Step, UNWRITTEN, too_old};
 use crate::record::compression::{BODY_MAX, decompress};
 use crate::record::layout::{HEAD_MAX, SYS_COMPRESSED};
 use crate::record::{DecodeError, RecordView};
-use crate::recovery::log_view::{Pace, Skips, Tail, Window};
+use crate::recovery::log_view::{Pace, Skips, Tail, Tally, Window};
 use crate::storage::ahead::ask_for;
 use crate::transaction::op::parse_op_body;
 
@@ -83,6 +84,8 @@ pub struct Scan {
     pace: Pace,
     /// In the view of transactions: the fold, once it has begun.
     folded: Option<Folded>,
+    /// In the view of statistics: the rows that are left, once they are counted.
+    tallies: Option<Vec<Tally>>,
     is_done: bool,
 }
 
@@ -128,6 +131,7 @@ impl Scan {
             window: None,
             pace: Pace::default(),
             folded: None,
+            tallies: None,
             is_done: false,
         })
     }
@@ -194,8 +198,10 @@ impl Scan {
 
     /// Returns the next batch; `None` at the end.
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
-        if self.options.view == View::Transactions {
-            return self.next_folded();
+        match self.options.view {
+            View::Transactions => return self.next_folded(),
+            View::Statistics => return self.next_statistics(),
+            _ => {}
         }
         let begin = self.at;
         for _ in 0..TRIES_MAX {
@@ -224,6 +230,28 @@ impl Scan {
         };
         self.is_done = !folded.append(&mut self.log, &mut self.batch, self.options.batch_rows)?;
         if self.is_done && self.batch.rows() == 0 { Ok(None) } else { self.finish(0) }
+    }
+
+    fn next_statistics(&mut self) -> Result<Option<RecordBatch>> {
+        let mut rows = match self.tallies.take() {
+            Some(rows) => rows,
+            None => self.tally()?,
+        };
+        let rest = rows.split_off(rows.len().min(self.options.batch_rows));
+        statistics::append(&mut self.batch, &rows);
+        self.tallies = Some(rest);
+        if rows.is_empty() { Ok(None) } else { self.finish(0) }
+    }
+
+    fn tally(&mut self) -> Result<Vec<Tally>> {
+        for _ in 0..TRIES_MAX {
+            let found = self.log.tally();
+            if self.log.is_still() {
+                return found;
+            }
+            self.log.refresh()?;
+        }
+        Err(Error::StoreClosed)
     }
 
     fn hand_out(&mut self, begin: u64) -> Result<Option<RecordBatch>> {

@@ -27,17 +27,25 @@ pub enum View {
     Traces,
     /// Transactions: one row for each, folded from all its records.
     Transactions,
+    /// How many messages each queue has in each file of the log.
+    Statistics,
 }
 
 impl View {
-    const ALL: [(&'static str, Self); 6] = [
+    const ALL: [(&'static str, Self); 7] = [
         ("messages", Self::Messages),
         ("commitlog", Self::CommitLog),
         ("halves", Self::Halves),
         ("ops", Self::Ops),
         ("traces", Self::Traces),
         ("transactions", Self::Transactions),
+        ("statistics", Self::Statistics),
     ];
+
+    /// Returns its name.
+    pub(super) fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, view)| *view == self).map_or("", |(name, _)| name)
+    }
 
     /// Returns the view of that name.
     pub fn named(name: &str) -> Result<Self> {
@@ -57,6 +65,7 @@ impl View {
             Self::Ops => OP.to_vec(),
             Self::Traces => TRACE.to_vec(),
             Self::Transactions => TRANSACTION.to_vec(),
+            Self::Statistics => STATISTIC.to_vec(),
         }
     }
 
@@ -154,6 +163,11 @@ columns! {
     FinalPhysicalOffsets "final_physical_offsets" Longs false;
     DiscardedPhysicalOffsets "discarded_physical_offsets" Longs false;
     OpPhysicalOffsets "op_physical_offsets" Longs false;
+    File "file" Long false;
+    Messages "messages" Long false;
+    SumOfSizes "bytes" Long false;
+    FirstStoreTimestamp "first_store_timestamp" Time false;
+    LastStoreTimestamp "last_store_timestamp" Time false;
 }
 
 const RECORD: &[Column] = &[
@@ -216,6 +230,15 @@ const TRANSACTION: &[Column] = &[
     Column::FinalPhysicalOffsets,
     Column::DiscardedPhysicalOffsets,
     Column::OpPhysicalOffsets,
+];
+const STATISTIC: &[Column] = &[
+    Column::Topic,
+    Column::QueueId,
+    Column::File,
+    Column::Messages,
+    Column::SumOfSizes,
+    Column::FirstStoreTimestamp,
+    Column::LastStoreTimestamp,
 ];
 
 impl Column {

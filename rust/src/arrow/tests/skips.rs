@@ -231,6 +231,27 @@ fn questions(random: &mut Random) -> Vec<ScanOptions> {
     ]
 }
 
+/// Asserts that the counts of queues and files are those of all records.
+fn check_tally(written: &Written) {
+    let mut expected: BTreeMap<(u64, String, i32), (u64, u64)> = BTreeMap::new();
+    written
+        .open()
+        .each(|view| {
+            if view.transaction_type().is_queued() {
+                let file = view.physical_offset.0 / FILE * FILE;
+                let counts = expected.entry((file, view.topic.to_owned(), view.queue_id.0)).or_default();
+                (counts.0, counts.1) = (counts.0 + 1, counts.1 + u64::from(view.size));
+            }
+        })
+        .unwrap();
+    let found = written.open().tally().unwrap().into_iter();
+    let found = found.map(|row| {
+        assert_eq!((row.first_ms, row.last_ms), (1_000, 1_000));
+        ((row.file, row.topic.to_string(), row.queue_id.0), (row.messages, row.bytes))
+    });
+    assert_eq!(found.collect::<BTreeMap<_, _>>(), expected);
+}
+
 fn check(seed: u64, rarely: u64, deletes: bool, is_damaged: bool) {
     let mut random = Random(seed);
     let written = write_log(&mut random, rarely, 12, deletes);
@@ -239,6 +260,7 @@ fn check(seed: u64, rarely: u64, deletes: bool, is_damaged: bool) {
     } else {
         written.write_queues();
     }
+    check_tally(&written);
     let (one, other) = (*random.pick(&written.begins), *random.pick(&written.begins));
     let cut = ScanOptions {
         start: Some(one.min(other)),

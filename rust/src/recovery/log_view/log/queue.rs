@@ -53,7 +53,7 @@ impl Log {
             while low < high {
                 let middle = low + (high - low) / 2;
                 let entry = Entry::from_bytes(&files.read(&topic.into(), queue_id, middle, 1)?);
-                match entry.map(|entry| self.stored_ms(entry)).transpose()?.flatten() {
+                match entry.map(|entry| self.stored_ms(entry.physical_offset.0, entry.end())).transpose()?.flatten() {
                     Some(stored_ms) if stored_ms < store_ms => low = middle + 1,
                     _ => high = middle,
                 }
@@ -93,10 +93,10 @@ impl Log {
         Ok(at)
     }
 
-    /// Returns the store time of an entry's message; `None` if it cannot be read. Reads nothing else.
-    fn stored_ms(&self, entry: Entry) -> Result<Option<i64>> {
-        let at = entry.physical_offset.0;
-        let Some(window) = self.window(at, entry.end(), 0)? else { return Ok(None) };
+    /// Returns the store time of the record that begins and ends at these offsets; `None` if there is none. Reads nothing
+    /// else.
+    pub(super) fn stored_ms(&self, at: u64, end: u64) -> Result<Option<i64>> {
+        let Some(window) = self.window(at, end, end.saturating_sub(at))? else { return Ok(None) };
         let bytes = window.from(at);
         match window.step(&bytes, at, self.verify(at, None, false)) {
             Step::Record(view) => Ok(Some(view.store_timestamp.0)),

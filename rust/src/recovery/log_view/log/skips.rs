@@ -8,6 +8,9 @@
 //! Not here: which messages are wanted.
 
 use std::ops::Range;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
 
 use super::Log;
 use crate::base::error::Result;
@@ -44,6 +47,10 @@ pub(crate) struct Skips {
     bytes_min: u64,
     /// Bytes to be read before the next attempt.
     rest: u64,
+    /// The size of a log file, if what is skipped is counted by file.
+    counts_by: Option<u64>,
+    /// What is in the next range, by cursor and by the beginning of the log file.
+    counted: HashMap<(usize, u64), Counted>,
 }
 
 /// What an entry says about the log.
@@ -52,7 +59,22 @@ struct Part {
     start: u64,
     end: u64,
     is_wanted: bool,
+    /// Which of the cursors has the entry.
+    queue: usize,
 }
+
+/// The messages of a queue in a file of the log, as their entries say.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counted {
+    pub(super) messages: u64,
+    pub(super) bytes: u64,
+    /// The first record and the last one.
+    pub(super) first: Extent,
+    pub(super) last: Extent,
+}
+
+/// Where a record begins and ends.
+type Extent = (u64, u64);
 
 /// One queue, read in order.
 #[derive(Debug)]
@@ -103,8 +125,34 @@ impl Log {
 }
 
 impl Skips {
-    const fn new(files: QueueFiles, cursors: Vec<Cursor>, limit: u64, bytes_min: u64) -> Self {
-        Self { files, cursors, parts: Vec::new(), here: 0, known: 0..0, limit, bytes_min, rest: 0 }
+    fn new(files: QueueFiles, cursors: Vec<Cursor>, limit: u64, bytes_min: u64) -> Self {
+        Self {
+            files,
+            cursors,
+            parts: Vec::new(),
+            here: 0,
+            known: 0..0,
+            limit,
+            bytes_min,
+            rest: 0,
+            counts_by: None,
+            counted: HashMap::new(),
+        }
+    }
+
+    /// Counts what is skipped, by queue and by log file of so many bytes.
+    pub(super) const fn count_by(&mut self, file_size: u64) {
+        self.counts_by = Some(file_size);
+    }
+
+    /// Returns what is in the range that `next` returned last: topic, queue id, beginning of the log file, and counts.
+    pub(super) fn take_counted(&mut self) -> Vec<(Arc<str>, QueueId, u64, Counted)> {
+        let named = |((cursor, file), counted): ((usize, u64), Counted)| {
+            let queue = &self.cursors.get(cursor)?.queue;
+            Some((Arc::clone(&queue.topic), queue.queue_id, file, counted))
+        };
+        let counted = std::mem::take(&mut self.counted);
+        counted.into_iter().filter_map(named).collect()
     }
 
     /// Returns the next range that may be skipped, at or after `at`, where a record begins.
@@ -114,6 +162,7 @@ impl Skips {
     pub(crate) fn next(&mut self, at: u64) -> Range<u64> {
         let until = at.saturating_add(CHUNK);
         let (mut from, mut to) = (at, at);
+        self.counted.clear();
         while to < self.limit {
             if let Some(end) = self.unwanted_at(to) {
                 to = end;
@@ -130,6 +179,7 @@ impl Skips {
             }
             to = self.start_after(to);
             from = to;
+            self.counted.clear();
         }
         if to >= self.limit {
             return if at < self.limit { self.limit..self.limit } else { u64::MAX..u64::MAX };
@@ -151,13 +201,25 @@ impl Skips {
             let part = self.parts.get(self.here).filter(|part| part.start == at && !part.is_wanted)?;
             match self.parts.get(self.here + 1) {
                 Some(next) if next.start == part.end => {
+                    let part = *part;
                     self.here += 1;
+                    self.count(part);
                     return Some(part.end);
                 }
                 None if part.end >= self.known.end && self.known.end < self.limit => self.load(at),
                 _ => return None,
             }
         }
+    }
+
+    fn count(&mut self, part: Part) {
+        let Some(file_size) = self.counts_by else { return };
+        let record = (part.start, part.end);
+        let counted = self.counted.entry((part.queue, part.start - part.start % file_size.max(1)));
+        let counted = counted.or_insert(Counted { messages: 0, bytes: 0, first: record, last: record });
+        counted.messages += 1;
+        counted.bytes += part.end - part.start;
+        counted.last = record;
     }
 
     /// Returns where the next entry begins after an offset, or up to where no other one does.
@@ -178,8 +240,8 @@ impl Skips {
         self.here = 0;
         self.parts.retain(|part| part.start >= at);
         let end = self.known.end.max(at).saturating_add(CHUNK).min(self.limit);
-        for cursor in &mut self.cursors {
-            cursor.take_until(&self.files, end, &mut self.parts);
+        for (queue, cursor) in self.cursors.iter_mut().enumerate() {
+            cursor.take_until(&self.files, end, queue, &mut self.parts);
         }
         self.parts.sort_by_key(|part| part.start);
         self.parts.dedup_by(|later, first| {
@@ -216,11 +278,11 @@ impl Cursor {
     }
 
     /// Adds the entries of records before a physical offset, up to the first one that is missing.
-    fn take_until(&mut self, files: &QueueFiles, end: u64, parts: &mut Vec<Part>) {
+    fn take_until(&mut self, files: &QueueFiles, end: u64, queue: usize, parts: &mut Vec<Part>) {
         while let Some(entry) = self.peek(files).filter(|entry| entry.is_padding() || entry.physical_offset.0 < end) {
             if !entry.is_padding() {
                 let is_wanted = self.wanted.contains(&self.next);
-                parts.push(Part { start: entry.physical_offset.0, end: entry.end(), is_wanted });
+                parts.push(Part { start: entry.physical_offset.0, end: entry.end(), is_wanted, queue });
             }
             self.next += 1;
             self.position += ENTRY_SIZE;

@@ -79,7 +79,7 @@ impl Log {
     }
 
     /// Walks up to the first record that begins at or after the first limit. No record reaches across the second one.
-    fn walk_within(
+    pub(super) fn walk_within(
         &self,
         from: u64,
         mut last_ms: Option<i64>,
