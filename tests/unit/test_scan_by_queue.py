@@ -65,7 +65,8 @@ def assert_statistics(store: Path) -> None:
         {"topic": topic, "queue_id": queue, "file": file, **row}
         for (file, topic, queue), row in sorted(expected.items())
     ]
-    assert pa.table(txstore.scan(store, view="statistics")).to_pylist() == rows
+    for threads in (1, 2):
+        assert pa.table(txstore.scan(store, view="statistics", threads=threads)).to_pylist() == rows
 
 
 def assert_rows_of_a_filter(store: Path) -> None:

@@ -29,11 +29,13 @@ _INTEGERS = ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UI
 _PER_MS = {"Milliseconds": 1, "Microseconds": 1_000, "Nanoseconds": 1_000_000}
 # Views whose rows have topics.
 _WITH_TOPICS = ("messages", "commitlog")
+# Views that are computed from the whole log.
+_WHOLE = ("transactions", "statistics")
 
 
 def restricted(path: str | os.PathLike[str], options: LazyOptions, predicate: pl.Expr | None) -> LazyOptions | None:
     """Returns options for the rows that a predicate may choose; None if there are none."""
-    if predicate is None or options.get("view") == "transactions":
+    if predicate is None or options.get("view") in _WHOLE:
         return options
     found = options.copy()
     try:

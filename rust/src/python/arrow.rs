@@ -182,7 +182,8 @@ impl Scan {
 impl Scan {
     /// Opens a stream with the threads asked for.
     fn reader(&self, py: Python<'_>) -> PyResult<Box<dyn RecordBatchReader + Send>> {
-        if self.threads.count == 1 || self.options.view == View::Transactions {
+        let reads_whole = matches!(self.options.view, View::Transactions | View::Statistics);
+        if self.threads.count == 1 || reads_whole {
             return Ok(Box::new(self.stream(py, &self.counts)?));
         }
         let open = || ParallelScan::open(&self.path, &self.options, &self.counts, self.threads);
