@@ -984,7 +984,7 @@ class Scan:
         skip_bytes_min: int | None = None,
         shows_missing: bool = False,
         threads: int = 1,
-        piece_bytes: int = 33554432,
+        piece_bytes: int = ...,
     ) -> Scan: ...
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Returns a new stream of record batches, as a capsule. Raises as `check` does."""

@@ -28,7 +28,7 @@ CONDITIONS = (
     "equal, in, unknown, not, greater text, or, and, from, turned, at, between, beyond, up to far, below, after, "
     "before, both, long ago, computed, null"
 ).split(", ")
-VIEWS: tuple[View, ...] = ("messages", "commitlog", "halves", "ops", "traces", "transactions")
+VIEWS: tuple[View, ...] = ("messages", "commitlog", "halves", "ops", "traces", "transactions", "statistics")
 
 
 @pytest.fixture(scope="module")
