@@ -82,6 +82,11 @@ class Kind:
     def is_django(self) -> bool:
         return self.name.startswith("django")
 
+    @property
+    def given(self) -> str:
+        """What `outbox_worker` takes: the address, and whether Django's connections are used."""
+        return f"django:{self.address}" if self.is_django else self.address
+
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Any]:
         """A user's session, made the usual way; what it did not commit is lost."""

@@ -1,9 +1,9 @@
 """A program that sends messages within its own transactions, through a broker in another process; tests kill it.
 
-Arguments: the database, the store's directory (opened with `shared=True`) or a broker's address, the first order's
-number, how many transactions, a seed, and how many seconds rows of others must have waited, if not the default. Each
-committed order has one message with its number; every other order and message is rolled back. With a count of 0 it
-continues until it is killed.
+Arguments: the database (after `django:`, it uses Django's connections), the store's directory (opened with
+`shared=True`) or a broker's address, the first order's number, how many transactions, a seed, and how many seconds rows
+of others must have waited, if not the default. Each committed order has one message with its number; every other order
+and message is rolled back. With a count of 0 it continues until it is killed.
 """
 
 from __future__ import annotations
@@ -21,24 +21,37 @@ import psycopg
 from sqlalchemy import NullPool, create_engine
 
 import txstore
+from tests.database import django_kind
 from tests.database.conftest import SMALL
 from txstore import Message, errors
 from txstore.client import outbox_log
 from txstore.database import Database
 from txstore.database.outbox import OutboxProducer
 
-__all__ = ["connected", "group_of", "work"]
+__all__ = ["connected", "execute", "group_of", "source_of", "work"]
 
 _GROUPS = 3
+_DJANGO = "django:"
 
 
 def connected(address: str) -> Any:
     """A session of the user. It waits for the locks of other processes."""
+    if address.startswith(_DJANGO):
+        return django_kind.atomic_session(django_kind.alias_of(address.removeprefix(_DJANGO)))
     if address.startswith("postgresql"):
         return psycopg.connect(address)
     if address.startswith("mysql"):
         return create_engine(address, poolclass=NullPool).connect()
     return sqlite3.connect(address, timeout=120, isolation_level="IMMEDIATE")
+
+
+def source_of(address: str) -> Any:
+    """What a `Database` is made from."""
+    if not address.startswith(_DJANGO):
+        return address
+    from txstore.database.django import Alias
+
+    return Alias(django_kind.alias_of(address.removeprefix(_DJANGO)))
 
 
 def execute(session: Any, sql: str) -> None:
@@ -93,7 +106,7 @@ def _main(address: str, to: str, first: int, count: int, seed: int, take_over_se
     outbox_log._TAKE_OVER_SECONDS = take_over_seconds
     chance = random.Random(seed)
     long = 2 * take_over_seconds if "://" in address else 0.0  # SQLite's others would wait for it.
-    with _opened(to, Database(address)) as producer:
+    with _opened(to, Database(source_of(address))) as producer:
         session = connected(address)
         print("open", flush=True)
         for number in range(first, first + (count or 400_000)):

@@ -23,7 +23,7 @@ import pytest
 
 import txstore
 from tests.database.conftest import SMALL, Kind, new_kind
-from tests.database.outbox_worker import connected, execute, group_of, work
+from tests.database.outbox_worker import connected, execute, group_of, source_of, work
 from tests.database.served import TXSTORE, Served, served, store
 from tests.waiting import eventually
 from txstore import ConnectOptions, EmbeddedBroker, Message, RemoteBroker, Server, ServerConfig, errors
@@ -38,7 +38,10 @@ ROOT = Path(__file__).resolve().parents[2]
 _SERVER = ServerConfig("127.0.0.1:0", name_server=None)
 
 
-@pytest.fixture(params=["sqlite3", "psycopg", pytest.param("sqlalchemy mariadb", marks=pytest.mark.matrix)])
+IN_MATRIX = ("sqlalchemy mariadb", "django sqlite", "django postgres", "django mariadb")
+
+
+@pytest.fixture(params=["sqlite3", "psycopg", *(pytest.param(name, marks=pytest.mark.matrix) for name in IN_MATRIX)])
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
     with new_kind(request.param, tmp_path, request) as found:
         Database(found.address).create_table()
@@ -49,7 +52,7 @@ class Worker:
     """A process that runs `outbox_worker`."""
 
     def __init__(self, kind: Kind, to: str, first: int, count: int, seed: int = 1) -> None:
-        command = [sys.executable, "-m", "tests.database.outbox_worker", kind.address, to]
+        command = [sys.executable, "-m", "tests.database.outbox_worker", kind.given, to]
         self._process = subprocess.Popen(
             [*command, str(first), str(count), str(seed)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             cwd=ROOT,
@@ -105,8 +108,8 @@ def test_broker_is_away_while_transactions_commit(kind: Kind, served: Served) ->
     """A stopped server answers nothing, so a `send` or a commit that waited for it would not return."""
     chance = random.Random(1)
     with txstore.connect(served.address, send_msg_timeout=600, reconnect_back_off_max=0.1) as broker:
-        producer = broker.producer("order-service", database=Database(kind.address))
-        session = connected(kind.address)
+        producer = broker.producer("order-service", database=Database(source_of(kind.given)))
+        session = connected(kind.given)
         with served.paused():
             for number in range(500):
                 work(session, producer, number, chance)
@@ -131,16 +134,16 @@ def test_service_starts_while_the_broker_is_away(kind: Kind, served: Served) -> 
     options: ConnectOptions = {"connect_in_background": True, "reconnect_back_off_max": 0.1}
     served.kill()
     with txstore.connect(served.address, **options) as broker, pytest.raises(errors.BrokerUnreachableError):
-        broker.producer("order-service", database=Database(kind.address))
+        broker.producer("order-service", database=Database(source_of(kind.given)))
     served.start()
     with txstore.connect(served.address) as broker:
-        broker.producer("order-service", database=Database(kind.address))
+        broker.producer("order-service", database=Database(source_of(kind.given)))
     served.kill()
     with pytest.raises(errors.BrokerUnreachableError):
         txstore.connect(served.address)
     with txstore.connect(served.address, **options) as broker:
-        producer = broker.producer("order-service", database=Database(kind.address))
-        session, chance = connected(kind.address), random.Random(1)
+        producer = broker.producer("order-service", database=Database(source_of(kind.given)))
+        session, chance = connected(kind.given), random.Random(1)
         for number in range(50):
             work(session, producer, number, chance)
         session.close()
@@ -153,11 +156,11 @@ def test_service_starts_while_the_broker_is_away(kind: Kind, served: Served) -> 
 def test_rows_are_not_sent_to_another_log_than_the_remembered_one(kind: Kind, served: Served, tmp_path: Path) -> None:
     options: ConnectOptions = {"connect_in_background": True, "reconnect_back_off_max": 0.1}
     with txstore.connect(served.address) as broker:
-        broker.producer("order-service", database=Database(kind.address))
+        broker.producer("order-service", database=Database(source_of(kind.given)))
     served.kill()
     with txstore.connect(served.address, **options) as broker:
-        producer = broker.producer("order-service", database=Database(kind.address))
-        session = connected(kind.address)
+        producer = broker.producer("order-service", database=Database(source_of(kind.given)))
+        session = connected(kind.given)
         producer.send(Message("orders", b"1"), session=session)
         session.commit()
         session.close()
@@ -179,9 +182,9 @@ def test_forwarder_warns_of_messages_that_wait_for_long(
         caplog.at_level(logging.WARNING, "txstore.database.outbox"),
         txstore.connect(served.address, send_msg_timeout=0.5, reconnect_back_off_max=0.1) as broker,
     ):
-        producer = broker.producer("order-service", database=Database(kind.address))
+        producer = broker.producer("order-service", database=Database(source_of(kind.given)))
         served.kill()
-        session = connected(kind.address)
+        session = connected(kind.given)
         producer.send(Message("orders", b"1"), session=session)
         session.commit()
         session.close()
@@ -207,8 +210,8 @@ def test_many_rows_are_deleted_while_they_are_sent(kind: Kind, served: Served, m
         return append_many(self, *arguments, **options)
 
     with txstore.connect(served.address) as broker:
-        producer = broker.producer("order-service", database=Database(kind.address))
-        session = connected(kind.address)
+        producer = broker.producer("order-service", database=Database(source_of(kind.given)))
+        session = connected(kind.given)
         producer.send_batch([Message("orders", b"%d" % number) for number in range(400)], session=session)
         monkeypatch.setattr(outbox_log.RemoteLog, "append_many", counted)
         session.commit()
@@ -220,8 +223,8 @@ def test_many_rows_are_deleted_while_they_are_sent(kind: Kind, served: Served, m
 
 def test_messages_of_a_group_stay_in_commit_order(kind: Kind, served: Served) -> None:
     with txstore.connect(served.address, send_msg_timeout=0.5, reconnect_back_off_max=0.1) as broker:
-        producer = broker.producer("order-service", database=Database(kind.address))
-        session = connected(kind.address)
+        producer = broker.producer("order-service", database=Database(source_of(kind.given)))
+        session = connected(kind.given)
         for number in range(120):
             if number == 40:
                 served.kill()
@@ -246,7 +249,7 @@ def test_rows_of_a_killed_process_are_taken_over_once(kind: Kind, served: Served
         worker.kill()
     assert waiting(kind) >= 20
     with txstore.connect(served.address) as broker:
-        producer = broker.producer("order-service", database=Database(kind.address))
+        producer = broker.producer("order-service", database=Database(source_of(kind.given)))
         eventually(lambda: producer.outbox_status().rows == 0)
         must_be_the_same(kind, broker)
 
@@ -261,7 +264,7 @@ def test_owner_that_was_stopped_for_long_sends_nothing_twice(kind: Kind, served:
         os.kill(worker.pid, signal.SIGSTOP)
     try:
         with txstore.connect(served.address) as broker:
-            producer = broker.producer("order-service", database=Database(kind.address))
+            producer = broker.producer("order-service", database=Database(source_of(kind.given)))
             eventually(lambda: producer.outbox_status().rows == 0)
             must_be_the_same(kind, broker)
             os.kill(worker.pid, signal.SIGCONT)
@@ -284,8 +287,8 @@ def test_message_of_a_group_does_not_wait_for_the_owner_of_an_earlier_row(
             worker.says("committed")
             os.kill(worker.pid, signal.SIGSTOP)
         with txstore.connect(served.address) as broker:
-            producer = broker.producer("order-service", database=Database(kind.address))
-            session = connected(kind.address)
+            producer = broker.producer("order-service", database=Database(source_of(kind.given)))
+            session = connected(kind.given)
             for number in (63, 70, 77, 84):
                 execute(session, f"INSERT INTO orders VALUES ({number}, 'x')")
                 message = Message("orders", b"%d" % number, message_group=group_of(number))
@@ -309,14 +312,15 @@ def test_message_of_a_group_does_not_wait_for_the_owner_of_an_earlier_row(
 def test_embedded_and_remote_brokers_forward_each_others_rows(
     kind: Kind, store: Path, served: Served, remote_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database = Database(kind.address)
+    database = Database(source_of(kind.given))
 
     def send(number: int, broker: EmbeddedBroker | RemoteBroker) -> None:
         """Sends a message whose row stays, because its process forwards nothing."""
         monkeypatch.setattr("txstore.database.outbox.forwarder.Forwarder.start", lambda _: None)
         monkeypatch.setattr("txstore.database.outbox.forwarder.Forwarder.inserted", lambda *_, **__: ())
+        monkeypatch.setattr("txstore.database.outbox.producer.append_early", lambda *_: None)
         producer = broker.producer("order-service", database=database)
-        session = connected(kind.address)
+        session = connected(kind.given)
         execute(session, f"INSERT INTO orders VALUES ({number}, 'x')")
         producer.send(Message("orders", b"%d" % number), session=session)
         session.commit()
@@ -355,8 +359,8 @@ def test_row_is_deleted_only_when_its_message_is_synced(kind: Kind, store: Path)
     ):
         remote.producer("other").send(Message("orders", b"0"))
         assert broker.store.durable_end < broker.store.appended_end, "others do not wait for a sync"
-        producer = remote.producer("order-service", database=Database(kind.address))
-        session = connected(kind.address)
+        producer = remote.producer("order-service", database=Database(source_of(kind.given)))
+        session = connected(kind.given)
         for number in range(1, 5):
             producer.send(Message("orders", b"%d" % number), session=session)
             session.commit()
@@ -388,10 +392,10 @@ def test_service_that_reads_then_writes_meets_no_lock(
 
     monkeypatch.setattr(Forwarder, "_forward_own", counted)
     with new_kind("sqlite3", tmp_path, request) as kind:
-        Database(kind.address).create_table()
+        Database(source_of(kind.given)).create_table()
         with txstore.open(store, **SMALL) as broker, Server(broker, _SERVER) as server:
             with txstore.connect(str(server.address)) as remote:
-                producer = remote.producer("order-service", database=Database(kind.address))
+                producer = remote.producer("order-service", database=Database(source_of(kind.given)))
                 session = sqlite3.connect(kind.address, isolation_level=None)
                 for number in range(10):
                     session.execute("BEGIN DEFERRED")
@@ -412,8 +416,8 @@ def test_message_for_an_unknown_topic_waits_for_it(kind: Kind, tmp_path: Path) -
         Server(broker, _SERVER) as server,
         txstore.connect(str(server.address)) as remote,
     ):
-        producer = remote.producer("order-service", database=Database(kind.address))
-        session = connected(kind.address)
+        producer = remote.producer("order-service", database=Database(source_of(kind.given)))
+        session = connected(kind.given)
         producer.send(Message("orders", b"1"), session=session)
         producer.send(Message("known", b"1"), session=session)
         session.commit()
@@ -428,15 +432,15 @@ def test_message_for_an_unknown_topic_waits_for_it(kind: Kind, tmp_path: Path) -
 
 def test_message_for_a_missing_queue_is_parked(kind: Kind, served: Served) -> None:
     with txstore.connect(served.address) as broker:
-        producer = broker.producer("order-service", database=Database(kind.address))
-        session = connected(kind.address)
+        producer = broker.producer("order-service", database=Database(source_of(kind.given)))
+        session = connected(kind.given)
         producer.send(Message("orders", b"1"), session=session, queue_id=7)
         producer.send(Message("orders", b"2"), session=session, queue_id=0)
         session.commit()
         session.close()
         eventually(lambda: producer.outbox_status().rows == 0)
         assert bodies(broker) == [2]
-        [parked] = [row.parked for row in Database(kind.address).outbox() if row.parked is not None]
+        [parked] = [row.parked for row in Database(source_of(kind.given)).outbox() if row.parked is not None]
         assert "topic orders has no queue 7" in parked
 
 
@@ -444,15 +448,15 @@ def test_message_that_the_server_refuses_is_parked(kind: Kind, tmp_path: Path) -
     with txstore.open(tmp_path / "store", **SMALL) as broker:
         broker.create_topic("orders", 1)
         with Server(broker, _SERVER) as server, txstore.connect(str(server.address)) as remote:
-            producer = remote.producer("order-service", database=Database(kind.address))
-            session = connected(kind.address)
+            producer = remote.producer("order-service", database=Database(source_of(kind.given)))
+            session = connected(kind.given)
             producer.send(Message("orders", b"x" * (1 << 17), message_group="g"), session=session)
             producer.send(Message("orders", b"held", message_group="g"), session=session)
             producer.send(Message("orders", b"1"), session=session)
             session.commit()
             eventually(lambda: producer.outbox_status().rows == 1)
             eventually(lambda: len(bodies(broker)) == 1)
-            [parked] = [row.parked for row in Database(kind.address).outbox() if row.parked is not None]
+            [parked] = [row.parked for row in Database(source_of(kind.given)).outbox() if row.parked is not None]
             assert "MESSAGE_ILLEGAL" in parked
             with pytest.raises(errors.InvalidMessageError, match="max_message_size allows"):
                 producer.send(Message("orders", b"x" * (5 << 20)), session=session)
@@ -462,15 +466,15 @@ def test_message_that_the_server_refuses_is_parked(kind: Kind, tmp_path: Path) -
 @pytest.mark.kill
 def test_forked_process_forwards_what_it_commits(kind: Kind, store: Path) -> None:
     with txstore.open(store, shared=True, **SMALL) as broker:
-        producer = broker.producer("order-service", database=Database(kind.address))
-        session = connected(kind.address)
+        producer = broker.producer("order-service", database=Database(source_of(kind.given)))
+        session = connected(kind.given)
         work(session, producer, 1, random.Random(3))
         session.close()
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                session = connected(kind.address)
+                session = connected(kind.given)
                 for number in range(2, 20):
                     work(session, producer, number, random.Random(3))
                 eventually(lambda: producer.outbox_status().rows == 0)
