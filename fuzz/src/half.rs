@@ -29,7 +29,7 @@ pub fn run(input: &[u8]) {
         assert_eq!(facts.identity().is_some(), Identity::of(view.properties, facts.real_topic, 7).is_some());
     }
     let mut text = Vec::new();
-    let last = final_draft(&view, &facts, HOST, &mut text);
+    let last = final_draft(&view, &facts, false, HOST, &mut text);
     assert_eq!((last.topic, last.body), (facts.real_topic, body));
     let kept = Properties(last.properties);
     assert_eq!((kept.get("REAL_TOPIC"), kept.get("REAL_QID"), kept.get("__CRC32#")), (None, None, None));

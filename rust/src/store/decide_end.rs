@@ -11,15 +11,16 @@ use crate::transaction::HalfFacts;
 use crate::transaction::table::Key;
 
 impl Shared {
-    /// Finds the pending transaction that an end names, and compares offsets and producer group.
-    pub(super) fn pending(inner: &Inner, end: &End) -> Result<Option<Key>> {
+    /// Finds the pending transaction that an end names, and compares offsets and producer group. Returns also whether it
+    /// has several messages.
+    pub(super) fn pending(inner: &Inner, end: &End) -> Result<Option<(Key, bool)>> {
         let Some(key) = inner.derived.table.find(end.half.queue_offset) else { return Ok(None) };
         let Some(entry) = inner.derived.table.get(key) else { return Ok(None) };
         if !entry.copies().any(|(copy, _)| copy == end.half) {
             return Err(not_found(end, "no copy of a half message is there"));
         }
         check_group(end, inner.derived.table.group(entry))?;
-        Ok(Some(key))
+        Ok(Some((key, entry.is_set())))
     }
 
     /// Handles an end of a transaction that is not pending. The same outcome is a success, any other is an error.

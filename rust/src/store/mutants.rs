@@ -39,7 +39,7 @@ impl Shared {
         if !mutated(Mutant::OpFirst) {
             return Ok(None);
         }
-        let key = |end: &&End| Self::pending(batch.inner, end).ok().flatten();
+        let key = |end: &&End| Self::pending(batch.inner, end).ok().flatten().map(|(key, _)| key);
         let keys: Vec<_> = group.iter().filter_map(key).collect();
         let topic = batch.inner.counts.topic("");
         let decide = |key| Decision { key, outcome: Outcome::RolledBack, topic };

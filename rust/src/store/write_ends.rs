@@ -35,7 +35,7 @@ pub(super) struct Group {
     /// The result of an end that is a group by itself.
     pub(super) results: Vec<Result<Ended>>,
     /// Why the group must not be written.
-    failed: Option<Error>,
+    failed: Option<Box<Error>>,
 }
 
 impl Group {
@@ -85,7 +85,7 @@ impl Shared {
         for end in ends {
             results.push(self.decide_end(&mut batch, end, group));
             if let Some(error) = group.failed.take() {
-                return Err(error);
+                return Err(*error);
             }
         }
         if group.decisions.is_empty() {
@@ -119,19 +119,19 @@ impl Shared {
 
     /// Decides one end. Adds the record that decides a pending transaction to the batch.
     fn decide_end(&self, batch: &mut Batch<'_>, end: &End, group: &mut Group) -> Result<Ended> {
-        let Some(key) = Self::pending(batch.inner, end)? else {
+        let Some((key, is_set)) = Self::pending(batch.inner, end)? else {
             return self.compare_with_decided(batch.inner, end);
         };
         if let Some(earlier) = group.decisions.iter().find(|decision| decision.key == key) {
             return already(end, earlier.outcome);
         }
         self.check_late(batch.inner, key, end)?;
-        if batch.inner.derived.table.get(key).is_some_and(Pending::is_set) {
+        if is_set {
             return self.decide_set(batch, end, key, group);
         }
         let bytes = self.copy_record(batch.inner, PhysicalOffset(end.half.physical_offset))?;
         let mut text = std::mem::take(&mut batch.inner.scratch);
-        let pushed = self.push_decision(batch, end, &bytes, &mut text);
+        let pushed = self.push_decision(batch, end, &bytes, false, &mut text);
         (batch.inner.record, batch.inner.scratch) = (bytes, text);
         let (placed, topic) = pushed?;
         let outcome = end.kind.outcome();
@@ -161,11 +161,11 @@ impl Shared {
         let mut text = std::mem::take(&mut batch.inner.scratch);
         for (half, bytes) in halves.iter().zip(&records) {
             let same = End { half: *half, transaction_id: None, ..end.clone() };
-            match self.push_decision(batch, &same, bytes, &mut text) {
+            match self.push_decision(batch, &same, bytes, true, &mut text) {
                 Ok(pushed) => first = first.or(Some(pushed)),
                 Err(error) => {
                     // The batch has a part of the set now, so it must not be written.
-                    group.failed = Some(error.repeat());
+                    group.failed = Some(Box::new(error.repeat()));
                     return Err(error);
                 }
             }
@@ -199,6 +199,7 @@ impl Shared {
         batch: &mut Batch<'_>,
         end: &End,
         half: &[u8],
+        is_in_set: bool,
         text: &mut Vec<u8>,
     ) -> Result<(Option<Placed>, TopicNumber)> {
         let Ok(Scanned::Record(view)) = decode(half, PhysicalOffset(end.half.physical_offset), Verify::NOTHING) else {
@@ -209,7 +210,7 @@ impl Shared {
         let topic = batch.inner.counts.topic(facts.real_topic);
         let draft = match end.kind {
             EndKind::RollBack => return Ok((None, topic)),
-            EndKind::Commit => final_draft(&view, &facts, self.options.store_host, text),
+            EndKind::Commit => final_draft(&view, &facts, is_in_set, self.options.store_host, text),
             EndKind::Discard => discard_draft(&view, self.options.store_host, text),
         };
         check_real(&draft)?;
@@ -270,7 +271,7 @@ impl Shared {
             let kind = if *outcome == Outcome::Discarded { EndKind::Discard } else { EndKind::Commit };
             let end = End { half: *half, kind, transaction_id: None, group: None, decider: Decider::Check };
             let bytes = self.copy_record(batch.inner, PhysicalOffset(half.physical_offset))?;
-            self.push_decision(&mut batch, &end, &bytes, &mut text)?;
+            self.push_decision(&mut batch, &end, &bytes, true, &mut text)?;
             batch.inner.record = bytes;
         }
         batch.inner.scratch = text;

@@ -76,12 +76,16 @@ pub fn half_properties(
 pub fn final_draft<'a>(
     half: &RecordView<'a>,
     facts: &HalfFacts<'a>,
+    is_in_set: bool,
     store_host: SocketAddr,
     text: &'a mut Vec<u8>,
 ) -> Draft<'a> {
     text.clear();
-    let hiding: &[&str] =
-        if mutated(Mutant::FinalKeepsHiding) { &[] } else { &[REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_SET] };
+    let hiding: &[&str] = match is_in_set {
+        _ if mutated(Mutant::FinalKeepsHiding) => &[],
+        false => &[REAL_TOPIC, REAL_QUEUE_ID],
+        true => &[REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_SET],
+    };
     properties::copy_without(half.properties, hiding, text);
     Draft {
         topic: facts.real_topic,

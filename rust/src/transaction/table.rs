@@ -307,13 +307,15 @@ impl Table {
         self.by_queue_offset.remove(entry.newest.queue_offset, key);
         self.by_identity.unlink(&self.slab, key, entry.identity);
         self.due.remove(&(entry.due_ms, key));
-        for (copy, _) in entry.more.iter().flat_map(|more| &more.older) {
-            self.older.remove(&copy.queue_offset);
-        }
         self.sizes.remove(entry.size);
-        for size in entry.more.iter().flat_map(|more| &more.set_sizes) {
-            self.sizes.remove(*size);
-            self.others -= 1;
+        if let Some(more) = &entry.more {
+            for (copy, _) in &more.older {
+                self.older.remove(&copy.queue_offset);
+            }
+            for size in &more.set_sizes {
+                self.sizes.remove(*size);
+                self.others -= 1;
+            }
         }
         Some(entry)
     }
