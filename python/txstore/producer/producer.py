@@ -490,14 +490,14 @@ class TransactionProducer(Producer):
         self, messages: Sequence[Message], queue_id: int | None, selector: QueueSelector | None, arg: Any
     ) -> LocalTransaction[Half]:
         """Stores the half messages of one transaction and returns its local transaction."""
-        if len(messages) == 1:
-            return self._begin(messages[0], queue_id, selector, arg)
         if self._closed:
             self._refuse()
-        messages = [without_delay(message, self._group, stacklevel=3) for message in messages]
-        chosen = self._choose_together(messages, queue_id, selector, arg)
-        half = self._broker.prepare_many(messages, chosen, self._group, self._number)
-        return self._began(half, messages[0])
+        cleared: list[Message] = []
+        for message in messages:
+            cleared.append(without_delay(message, self._group, stacklevel=3))
+        chosen = self._choose_together(cleared, queue_id, selector, arg)
+        half = self._broker.prepare_many(cleared, chosen, self._group, self._number)
+        return self._began(half, cleared[0])
 
     def _begin(
         self, message: Message, queue_id: int | None, selector: QueueSelector | None, arg: Any
@@ -591,7 +591,10 @@ class Transaction(TransactionBlock[Half]):
 
     def __enter__(self) -> Self:
         self._must_not_have_begun()
-        self._local = self._producer._begin_all(self._messages, *self._route)
+        if len(self._messages) == 1:
+            self._local = self._producer._begin(self._message, *self._route)
+        else:
+            self._local = self._producer._begin_all(self._messages, *self._route)
         return self
 
     def __exit__(

@@ -60,7 +60,7 @@ class LastRun:
             return None
         last = cls(**found)
         if last.rows_of != rows_of:
-            by = {LEDGER: "the Spark job", WHOLE: "`txstore tx report`"}[last.rows_of]
+            by = {LEDGER: "the Spark job", WHOLE: "txstore tx report"}[last.rows_of]
             raise InvalidOptionError(
                 f"option output: {folder} has the report of {by}\nhint: name another folder", option="output"
             )
