@@ -157,5 +157,5 @@ def test_folder_of_the_other_kind_of_report_is_refused(
     with pytest.raises(InvalidOptionError, match="the report of the Spark job\nhint: name another folder"):
         write_report(store, report.parent)
     write_report(store, tmp_path / "whole")
-    with pytest.raises(InvalidOptionError, match="the report of `txstore tx report`"):
+    with pytest.raises(InvalidOptionError, match="the report of txstore tx report"):
         Ledger(spark, str(store), tmp_path / "whole")
