@@ -12,11 +12,11 @@ use pyo3::prelude::*;
 use super::call::{detached, unacknowledged};
 use super::error::{OrRaise, into_py};
 use super::message::{Message, SendResult};
-use super::sending::{first_half, new_messages, queue};
+use super::sending::{first_half, new_half, new_message, new_messages};
 use super::store::{Store, half};
 use super::transaction::EndResult;
 use crate::base::units::PhysicalOffset;
-use crate::store::{Decider, End, EndKind, NewHalfMessage, NewMessage, SyncThread};
+use crate::store::{Decider, End, EndKind, SyncThread};
 
 /// Writes to an open store for an event loop.
 #[pyclass(frozen, module = "txstore._native")]
@@ -43,14 +43,9 @@ impl LoopStore {
         queue_id: i64,
         wait: bool,
     ) -> PyResult<Option<(SendResult, u64)>> {
-        let message = message.get();
-        let new = NewMessage {
-            envelope: &message.envelope,
-            body: message.body_bytes(py),
-            queue_id: queue(queue_id).or_raise(py)?,
-        };
+        let new = new_message(py, message, queue_id).or_raise(py)?;
         let written = unacknowledged(py, wait, |wait| self.store.append_one(&new, wait))?;
-        Ok(written.map(|(sent, end)| (SendResult::new(sent, message.topic.clone_ref(py), self.host, false), end)))
+        Ok(written.map(|(sent, end)| (SendResult::new(sent, message.get().topic.clone_ref(py), self.host, false), end)))
     }
 
     #[pyo3(signature = (messages, queue_ids, wait, /))]
@@ -79,16 +74,9 @@ impl LoopStore {
         owner: u32,
         wait: bool,
     ) -> PyResult<Option<(SendResult, u64)>> {
-        let message = message.get();
-        let new = NewMessage {
-            envelope: &message.envelope,
-            body: message.body_bytes(py),
-            queue_id: queue(queue_id).or_raise(py)?,
-        };
-        let unique_id = message.transaction_id.as_deref();
-        let half = NewHalfMessage { message: new, group: producer_group, unique_id, owner };
+        let half = new_half(py, message, queue_id, producer_group, owner).or_raise(py)?;
         let written = unacknowledged(py, wait, |wait| self.store.prepare(&half, wait))?;
-        Ok(written.map(|(sent, end)| (SendResult::new(sent, message.topic.clone_ref(py), self.host, true), end)))
+        Ok(written.map(|(sent, end)| (SendResult::new(sent, message.get().topic.clone_ref(py), self.host, true), end)))
     }
 
     #[pyo3(signature = (messages, queue_ids, producer_group, owner, wait, /))]

@@ -14,7 +14,7 @@ use super::error::OrRaise;
 use super::message::{Message, SendResult};
 use super::outbox::OutboxRow;
 use super::retention::{Expired, LogFile};
-use super::sending::{first_half, new_messages, queue};
+use super::sending::{first_half, new_half, new_message, new_messages, queue};
 use super::statistics::StoreStat;
 use super::stored::StoredMessage;
 use super::transaction::{DueHalves, EndResult, TopicEnds, TransactionRow, WaitingHalf};
@@ -22,7 +22,7 @@ use crate::base::error::Error;
 use crate::base::options::{FlushDiskType, StoreOptions};
 use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 use crate::storage::config_file;
-use crate::store::{Copy, Decider, End, EndKind, NewHalfMessage, NewMessage, Once, StoredRecord, Wait};
+use crate::store::{Copy, Decider, End, EndKind, NewMessage, Once, StoredRecord, Wait};
 use crate::transaction::HalfCopy;
 use crate::transaction::scan::{Waiting, group_by_facts};
 
@@ -145,14 +145,9 @@ impl Store {
     }
 
     fn append(&self, py: Python<'_>, message: &Bound<'_, Message>, queue_id: i64) -> PyResult<SendResult> {
-        let message = message.get();
-        let new = NewMessage {
-            envelope: &message.envelope,
-            body: message.body_bytes(py),
-            queue_id: queue(queue_id).or_raise(py)?,
-        };
+        let new = new_message(py, message, queue_id).or_raise(py)?;
         let sent = written(py, |wait| self.store.append_one(&new, wait))?;
-        Ok(SendResult::new(sent, message.topic.clone_ref(py), self.host, false))
+        Ok(SendResult::new(sent, message.get().topic.clone_ref(py), self.host, false))
     }
 
     fn append_many(
@@ -225,19 +220,9 @@ impl Store {
         producer_group: &str,
         owner: u32,
     ) -> PyResult<SendResult> {
-        let message = message.get();
-        let half = NewHalfMessage {
-            message: NewMessage {
-                envelope: &message.envelope,
-                body: message.body_bytes(py),
-                queue_id: queue(queue_id).or_raise(py)?,
-            },
-            group: producer_group,
-            unique_id: message.transaction_id.as_deref(),
-            owner,
-        };
+        let half = new_half(py, message, queue_id, producer_group, owner).or_raise(py)?;
         let sent = written(py, |wait| self.store.prepare(&half, wait))?;
-        Ok(SendResult::new(sent, message.topic.clone_ref(py), self.host, true))
+        Ok(SendResult::new(sent, message.get().topic.clone_ref(py), self.host, true))
     }
 
     #[pyo3(signature = (messages, queue_ids, producer_group, owner=0))]

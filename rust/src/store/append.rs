@@ -70,16 +70,10 @@ impl Sent {
     }
 }
 
-/// A half message that begins a pending transaction.
-pub(super) struct PendingHalf<'a> {
-    /// The draft of its record.
-    pub(super) draft: &'a Draft<'a>,
-    /// The hash code of its tags.
-    pub(super) tags_code: i64,
-    /// Its unique id.
-    pub(super) unique_id: Option<&'a str>,
-    /// Its keys, separated by spaces.
-    pub(super) keys: Option<&'a str>,
+/// A half message in the log, with what the table needs of it.
+pub(super) struct StoredHalf<'a> {
+    /// Where it is.
+    pub(super) placed: Placed,
     /// The identity that all its copies share.
     pub(super) identity: Option<Identity>,
     /// Its producer group.
@@ -88,6 +82,14 @@ pub(super) struct PendingHalf<'a> {
     pub(super) immunity_ms: Option<i64>,
     /// The id of the producer that runs the local transaction. 0: none.
     pub(super) owner: u32,
+}
+
+impl StoredHalf<'_> {
+    /// Returns its position.
+    pub(super) const fn copy(&self) -> HalfCopy {
+        let Placed { queue_offset, physical_offset, .. } = self.placed;
+        HalfCopy { queue_offset: queue_offset.0, physical_offset: physical_offset.0 }
+    }
 }
 
 impl Store {
@@ -207,42 +209,60 @@ impl Shared {
         self.check_pending(batch.inner)?;
         let mut text = std::mem::take(&mut batch.inner.scratch);
         half_properties(envelope, queue_id, &HalfNames::alone(unique_id, half.group), &mut text)?;
-        let pending = PendingHalf {
-            draft: &self.draft(&half.message, HALF_TOPIC, HALF_QUEUE, batch.now(), Some(body_crc), &text),
-            tags_code: envelope.tags_code,
-            unique_id: Some(unique_id),
-            keys: envelope.keys(),
+        let draft = self.draft(&half.message, HALF_TOPIC, HALF_QUEUE, batch.now(), Some(body_crc), &text);
+        let placed = self.push_half(&mut batch, &draft, envelope.tags_code, (Some(unique_id), envelope.keys()))?;
+        batch.write(wait)?;
+        let stored = StoredHalf {
+            placed,
             identity: Some(identity),
             group: half.group,
             immunity_ms: immunity_ms(Properties(&envelope.properties)),
             owner: half.owner,
         };
-        let placed = self.store_half(&mut batch, &pending, wait)?;
+        self.begin_pending(batch.inner, &stored, &[]);
         batch.inner.scratch = text;
         let unique_id = half.unique_id.map_or(MessageId::Unique(generated), |given| MessageId::Text(given.into()));
         Ok((Sent::new(unique_id, placed, queue_id), placed.physical_offset.plus(placed.size.into())))
     }
 
-    /// Writes a half message's record and begins its pending transaction. Shared by `prepare` and resume.
-    pub(super) fn store_half(&self, batch: &mut Batch<'_>, half: &PendingHalf<'_>, wait: Wait) -> Result<Placed> {
-        let PendingHalf { draft, tags_code, unique_id, keys, .. } = *half;
-        let placed = self.push_half(batch, draft, tags_code, (unique_id, keys))?;
-        batch.write(wait)?;
-        let monotonic_ms = if mutated(Mutant::WallClockAges) { self.clock.wall().0 } else { self.clock.monotonic_ms() };
-        let table = &mut batch.inner.derived.table;
-        let key = table.insert(&NewHalf {
-            copy: HalfCopy { queue_offset: placed.queue_offset.0, physical_offset: placed.physical_offset.0 },
+    /// Refuses another pending transaction if there are too many.
+    pub(super) fn check_pending(&self, inner: &Inner) -> Result<()> {
+        let pending = inner.derived.table.len();
+        if pending >= self.options.pending_transactions_max {
+            return Err(Error::TooManyPending { option: "pending_transactions_max", pending });
+        }
+        Ok(())
+    }
+
+    /// Adds a half message's record to the batch. `keys` are its unique id and its keys.
+    pub(super) fn push_half(
+        &self,
+        batch: &mut Batch<'_>,
+        draft: &Draft<'_>,
+        tags_code: i64,
+        keys: (Option<&str>, Option<&str>),
+    ) -> Result<Placed> {
+        let keys = IndexKeys { topic_hash: self.half_topic_hash, unique_id: keys.0, keys: keys.1 };
+        batch.push_to(batch.inner.derived.half_slot, draft, tags_code, Some(&keys))
+    }
+
+    /// Begins the pending transaction of a half message that was written, and of the `others` of its set.
+    pub(super) fn begin_pending(&self, inner: &mut Inner, half: &StoredHalf<'_>, others: &[(HalfCopy, u32)]) {
+        let now_ms = if mutated(Mutant::WallClockAges) { self.clock.wall().0 } else { self.clock.monotonic_ms() };
+        let new = NewHalf {
+            copy: half.copy(),
             identity: half.identity,
             group: half.group,
-            size: placed.size,
-            stored_ms: monotonic_ms,
+            size: half.placed.size,
+            stored_ms: now_ms,
             immunity_ms: half.immunity_ms,
             checks: 0,
             owner: half.owner,
             sent: true,
-        });
-        table.set_due(key, monotonic_ms + half.immunity_ms.unwrap_or(self.options.transaction_timeout_ms));
-        Ok(placed)
+        };
+        let table = &mut inner.derived.table;
+        let key = if others.is_empty() { table.insert(&new) } else { table.insert_set(&new, others) };
+        table.set_due(key, now_ms + half.immunity_ms.unwrap_or(self.options.transaction_timeout_ms));
     }
 
     /// Finds the pending half message that a resend repeats (T12). Recovery treats all half messages of one identity as

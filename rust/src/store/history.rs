@@ -7,19 +7,16 @@
 
 use std::collections::BTreeSet;
 
-use super::append::{PendingHalf, Sent};
-use super::batch::{Batch, Purpose, Wait};
+use super::append::Sent;
+use super::batch::Purpose;
 use super::{Inner, Shared, Store};
 use crate::base::error::{Error, Outcome, Result};
-use crate::base::java;
 use crate::base::mutant::{Mutant, mutated};
 use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
 use crate::base::units::{PhysicalOffset, QueueOffset};
 use crate::log::commit_log::Scanner;
 use crate::record::RecordView;
-use crate::record::message_id::MessageId;
 use crate::transaction::HalfFacts;
-use crate::transaction::convert::resume_draft;
 use crate::transaction::pending::Pending;
 use crate::transaction::replay::{Keep, Replay};
 use crate::transaction::row::{HalfRecord, HalfRecords, TransactionRow};
@@ -136,31 +133,7 @@ impl Store {
             return Ok(None);
         }
         let discarded = shared.read_copy(physical_offset)?;
-        let view = discarded.view()?;
-        let facts = HalfFacts::of(&view);
-        if let Some(sent) = shared.resume_set(&mut inner, &discarded)? {
-            return shared.unacknowledged(inner, Purpose::Resume, sent).acknowledged().map(Some);
-        }
-        let sent = {
-            let mut batch = Batch::begin(shared, &mut inner, Purpose::Resume)?;
-            let identity = facts.identity();
-            if identity.is_some_and(|identity| batch.inner.derived.table.find_identity(identity).is_some()) {
-                return Err(Error::StillPending { transaction: transaction_id.to_owned() });
-            }
-            let mut text = std::mem::take(&mut batch.inner.scratch);
-            let pending = PendingHalf {
-                draft: &resume_draft(&view, None, shared.options.store_host, &mut text),
-                tags_code: java::tags_code(facts.tags),
-                unique_id: facts.unique_id,
-                keys: facts.keys,
-                identity,
-                group: facts.group,
-                immunity_ms: facts.immunity_ms,
-                owner: 0,
-            };
-            let placed = shared.store_half(&mut batch, &pending, Wait::Yes)?;
-            Sent::new(MessageId::Text(transaction_id.into()), placed, facts.real_queue_id)
-        };
+        let sent = shared.resume_discarded(&mut inner, discarded)?;
         shared.unacknowledged(inner, Purpose::Resume, sent).acknowledged().map(Some)
     }
 

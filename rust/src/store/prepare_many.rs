@@ -5,30 +5,19 @@
 //! Always: one write stores all half messages. If a crash cuts it, recovery rolls back those that are there.
 //! Not here: its end, which is one end like any other.
 
-use super::append::{NewHalfMessage, NewMessage, Sent};
-use super::batch::{Batch, IndexKeys, Placed, Purpose, Unacknowledged, Wait};
+use super::append::{NewHalfMessage, NewMessage, Sent, StoredHalf};
+use super::batch::{Batch, Purpose, Unacknowledged, Wait};
 use super::{Inner, Shared, Store, StoredRecord};
 use crate::base::error::{Error, Result};
 use crate::base::java;
-use crate::base::mutant::{Mutant, mutated};
 use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC};
 use crate::base::units::{PhysicalOffset, QueueOffset, to_u64};
 use crate::record::message_id::MessageId;
 use crate::record::properties::Properties;
-use crate::record::{Draft, RecordView, crc32};
+use crate::record::{RecordView, crc32};
 use crate::transaction::convert::{HalfNames, half_properties, resume_draft};
 use crate::transaction::set::{SET_MAX, SetMark};
-use crate::transaction::table::NewHalf;
-use crate::transaction::{HALF_QUEUE, HalfCopy, HalfFacts, Identity, immunity_ms};
-
-/// A stored half message of a set, with what the table needs of it.
-struct StoredHalf<'a> {
-    placed: Placed,
-    identity: Option<Identity>,
-    group: &'a str,
-    immunity_ms: Option<i64>,
-    owner: u32,
-}
+use crate::transaction::{HALF_QUEUE, HalfFacts, Identity, immunity_ms};
 
 impl Store {
     /// Stores the half messages of one transaction. Its transaction id is the unique id of the first message, whose
@@ -94,18 +83,18 @@ impl Shared {
         Ok(sent.map(|((message, id), half)| Sent::new(MessageId::Unique(id), half.placed, message.queue_id)).collect())
     }
 
-    /// Stores the half messages of a discarded set again. `discarded` is the copy of any of them. Returns `None` if the
-    /// others are not next to it: a RocketMQ broker discarded each by itself, or retention removed some.
-    pub(super) fn resume_set(&self, inner: &mut Inner, discarded: &StoredRecord) -> Result<Option<Sent>> {
-        let Some(records) = self.discarded_set(inner, discarded)? else { return Ok(None) };
+    /// Stores the half messages of a discarded transaction again. `discarded` is the copy of any of them. If those of a
+    /// set are not next to it, because a RocketMQ broker discarded each by itself or retention removed some, it is
+    /// resumed alone.
+    pub(super) fn resume_discarded(&self, inner: &mut Inner, discarded: StoredRecord) -> Result<Sent> {
+        let records = self.discarded_together(inner, discarded)?;
         let mut batch = Batch::begin(self, inner, Purpose::Resume)?;
         let views = records.iter().map(StoredRecord::view).collect::<Result<Vec<_>>>()?;
         let facts: Vec<_> = views.iter().map(HalfFacts::of).collect();
-        if let Some(first) = facts.first() {
-            let pending = first.identity().and_then(|identity| batch.inner.derived.table.find_identity(identity));
-            if pending.is_some() {
-                return Err(Error::StillPending { transaction: first.unique_id.unwrap_or_default().to_owned() });
-            }
+        let id = facts.first().and_then(|first| first.unique_id).unwrap_or_default();
+        let identity = facts.first().and_then(HalfFacts::identity);
+        if identity.is_some_and(|identity| batch.inner.derived.table.find_identity(identity).is_some()) {
+            return Err(Error::StillPending { transaction: id.to_owned() });
         }
         let marks = Marks::new(batch.inner, views.len());
         let mut text = Vec::new();
@@ -119,32 +108,32 @@ impl Shared {
             halves.push(StoredHalf { placed, identity, group, immunity_ms, owner: 0 });
         }
         self.write_set(&mut batch, &halves, Wait::Yes)?;
-        let sent = facts.first().zip(halves.last()).map(|(facts, half)| {
-            let id = MessageId::Text(facts.unique_id.unwrap_or_default().into());
-            Sent::new(id, half.placed, facts.real_queue_id)
-        });
-        Ok(sent)
+        let sent = facts.first().zip(halves.last());
+        let (first, half) = sent.ok_or(Error::StoreClosed)?;
+        Ok(Sent::new(MessageId::Text(id.into()), half.placed, first.real_queue_id))
     }
 
-    /// Reads the discarded copies of a set, which follow one another in the order of its messages.
-    fn discarded_set(&self, inner: &Inner, discarded: &StoredRecord) -> Result<Option<Vec<StoredRecord>>> {
+    /// Returns the discarded copies of a set, which follow one another in the order of its messages; otherwise the given
+    /// one alone.
+    fn discarded_together(&self, inner: &Inner, discarded: StoredRecord) -> Result<Vec<StoredRecord>> {
         let view = discarded.view()?;
-        let Some(mark) = SetMark::of(view.properties) else { return Ok(None) };
-        let Some(first) = view.queue_offset.0.checked_sub(mark.index()) else { return Ok(None) };
         let slot = inner.derived.dispatcher.queues.find(DISCARD_TOPIC, view.queue_id);
-        let Some(queue) = slot.and_then(|slot| inner.derived.dispatcher.queues.get(slot)) else { return Ok(None) };
+        let queue = slot.and_then(|slot| inner.derived.dispatcher.queues.get(slot));
+        let mark = SetMark::of(view.properties);
+        let first = mark.and_then(|mark| view.queue_offset.0.checked_sub(mark.index()));
+        let (Some(queue), Some(mark), Some(first)) = (queue, mark, first) else { return Ok(vec![discarded]) };
         let mut records = Vec::new();
         for index in 0..mark.count {
             let at = first + index;
             let entry = if (queue.first..queue.next()).contains(&at) { self.entry_at(queue, at)? } else { None };
-            let Some(entry) = entry else { return Ok(None) };
+            let Some(entry) = entry else { return Ok(vec![discarded]) };
             let record = self.read_copy(entry.physical_offset)?;
             if SetMark::of(record.view()?.properties) != Some(mark.with_index(index)) {
-                return Ok(None);
+                return Ok(vec![discarded]);
             }
             records.push(record);
         }
-        Ok(Some(records))
+        Ok(records)
     }
 
     /// Returns a copy of a record. The caller may hold the put lock.
@@ -153,52 +142,13 @@ impl Shared {
         self.log.read(physical_offset, self.log.appended(), copy)
     }
 
-    /// Refuses another pending transaction if there are too many.
-    pub(super) fn check_pending(&self, inner: &Inner) -> Result<()> {
-        let pending = inner.derived.table.len();
-        if pending >= self.options.pending_transactions_max {
-            return Err(Error::TooManyPending { option: "pending_transactions_max", pending });
-        }
-        Ok(())
-    }
-
-    /// Adds a half message's record to the batch. `keys` are its unique id and its keys.
-    pub(super) fn push_half(
-        &self,
-        batch: &mut Batch<'_>,
-        draft: &Draft<'_>,
-        tags_code: i64,
-        keys: (Option<&str>, Option<&str>),
-    ) -> Result<Placed> {
-        let keys = IndexKeys { topic_hash: self.half_topic_hash, unique_id: keys.0, keys: keys.1 };
-        batch.push_to(batch.inner.derived.half_slot, draft, tags_code, Some(&keys))
-    }
-
     /// Writes the batch and begins the pending transaction of its half messages. The last one is that of the first
     /// message.
     fn write_set(&self, batch: &mut Batch<'_>, halves: &[StoredHalf<'_>], wait: Wait) -> Result<()> {
         batch.write(wait)?;
         let Some((first, others)) = halves.split_last() else { return Ok(()) };
-        let copy = |placed: &Placed| HalfCopy {
-            queue_offset: placed.queue_offset.0,
-            physical_offset: placed.physical_offset.0,
-        };
-        let others: Vec<_> = others.iter().map(|half| (copy(&half.placed), half.placed.size)).collect();
-        let now_ms = if mutated(Mutant::WallClockAges) { self.clock.wall().0 } else { self.clock.monotonic_ms() };
-        let new = NewHalf {
-            copy: copy(&first.placed),
-            identity: first.identity,
-            group: first.group,
-            size: first.placed.size,
-            stored_ms: now_ms,
-            immunity_ms: first.immunity_ms,
-            checks: 0,
-            owner: first.owner,
-            sent: true,
-        };
-        let table = &mut batch.inner.derived.table;
-        let key = table.insert_set(&new, &others);
-        table.set_due(key, now_ms + first.immunity_ms.unwrap_or(self.options.transaction_timeout_ms));
+        let others: Vec<_> = others.iter().map(|half| (half.copy(), half.placed.size)).collect();
+        self.begin_pending(batch.inner, first, &others);
         Ok(())
     }
 }

@@ -131,7 +131,11 @@ impl Shared {
         }
         let bytes = self.copy_record(batch.inner, PhysicalOffset(end.half.physical_offset))?;
         let mut text = std::mem::take(&mut batch.inner.scratch);
-        let pushed = self.push_decision(batch, end, &bytes, false, &mut text);
+        let pushed = half_at(&bytes, end.half, end).and_then(|view| {
+            let facts = HalfFacts::of(&view);
+            check_id(end, facts.unique_id)?;
+            self.push_decision(batch, end.kind, &view, &facts, false, &mut text)
+        });
         (batch.inner.record, batch.inner.scratch) = (bytes, text);
         let (placed, topic) = pushed?;
         let outcome = end.kind.outcome();
@@ -145,23 +149,18 @@ impl Shared {
         let entry = batch.inner.derived.table.get(key);
         let halves: Vec<HalfCopy> = entry.into_iter().flat_map(Pending::to_end).collect();
         // All are read before the first is added, because an end that fails must leave nothing in the batch.
-        let mut records = Vec::with_capacity(halves.len());
-        for half in &halves {
-            let bytes = self.copy_record(batch.inner, PhysicalOffset(half.physical_offset))?;
-            let facts = |view: &RecordView<'_>| check_id(end, HalfFacts::of(view).unique_id);
-            match decode(&bytes, PhysicalOffset(half.physical_offset), Verify::NOTHING) {
-                Ok(Scanned::Record(view)) if *half == end.half => facts(&view)?,
-                Ok(Scanned::Record(_)) => {}
-                _ => return Err(not_found(end, "no record is there")),
-            }
-            records.push(bytes);
+        let read = |half: &HalfCopy| self.copy_record(batch.inner, PhysicalOffset(half.physical_offset));
+        let records = halves.iter().map(read).collect::<Result<Vec<_>>>()?;
+        let views = halves.iter().zip(&records).map(|(half, bytes)| half_at(bytes, *half, end));
+        let views = views.collect::<Result<Vec<_>>>()?;
+        for view in halves.iter().zip(&views).filter(|(half, _)| **half == end.half).map(|(_, view)| view) {
+            check_id(end, HalfFacts::of(view).unique_id)?;
         }
         let outcome = end.kind.outcome();
         let mut first = None;
         let mut text = std::mem::take(&mut batch.inner.scratch);
-        for (half, bytes) in halves.iter().zip(&records) {
-            let same = End { half: *half, transaction_id: None, ..end.clone() };
-            match self.push_decision(batch, &same, bytes, true, &mut text) {
+        for view in &views {
+            match self.push_decision(batch, end.kind, view, &HalfFacts::of(view), true, &mut text) {
                 Ok(pushed) => first = first.or(Some(pushed)),
                 Err(error) => {
                     // The batch has a part of the set now, so it must not be written.
@@ -197,21 +196,17 @@ impl Shared {
     fn push_decision(
         &self,
         batch: &mut Batch<'_>,
-        end: &End,
-        half: &[u8],
+        kind: EndKind,
+        half: &RecordView<'_>,
+        facts: &HalfFacts<'_>,
         is_in_set: bool,
         text: &mut Vec<u8>,
     ) -> Result<(Option<Placed>, TopicNumber)> {
-        let Ok(Scanned::Record(view)) = decode(half, PhysicalOffset(end.half.physical_offset), Verify::NOTHING) else {
-            return Err(not_found(end, "no record is there"));
-        };
-        let facts = HalfFacts::of(&view);
-        check_id(end, facts.unique_id)?;
         let topic = batch.inner.counts.topic(facts.real_topic);
-        let draft = match end.kind {
+        let draft = match kind {
             EndKind::RollBack => return Ok((None, topic)),
-            EndKind::Commit => final_draft(&view, &facts, is_in_set, self.options.store_host, text),
-            EndKind::Discard => discard_draft(&view, self.options.store_host, text),
+            EndKind::Commit => final_draft(half, facts, is_in_set, self.options.store_host, text),
+            EndKind::Discard => discard_draft(half, self.options.store_host, text),
         };
         check_real(&draft)?;
         let topic_hash = java::topic_hash(draft.topic);
@@ -269,9 +264,10 @@ impl Shared {
         let mut text = std::mem::take(&mut batch.inner.scratch);
         for (half, outcome) in to_end {
             let kind = if *outcome == Outcome::Discarded { EndKind::Discard } else { EndKind::Commit };
-            let end = End { half: *half, kind, transaction_id: None, group: None, decider: Decider::Check };
             let bytes = self.copy_record(batch.inner, PhysicalOffset(half.physical_offset))?;
-            self.push_decision(&mut batch, &end, &bytes, true, &mut text)?;
+            let end = End { half: *half, kind, transaction_id: None, group: None, decider: Decider::Check };
+            let view = half_at(&bytes, *half, &end)?;
+            self.push_decision(&mut batch, kind, &view, &HalfFacts::of(&view), true, &mut text)?;
             batch.inner.record = bytes;
         }
         batch.inner.scratch = text;
@@ -288,6 +284,14 @@ impl Inner {
         for (queue_offset, highest) in ops {
             self.derived.table.ops.note(*queue_offset, *highest);
         }
+    }
+}
+
+/// Returns the half message in the bytes of its record.
+fn half_at<'a>(bytes: &'a [u8], half: HalfCopy, end: &End) -> Result<RecordView<'a>> {
+    match decode(bytes, PhysicalOffset(half.physical_offset), Verify::NOTHING) {
+        Ok(Scanned::Record(view)) => Ok(view),
+        _ => Err(not_found(end, "no record is there")),
     }
 }
 

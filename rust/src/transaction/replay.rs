@@ -179,7 +179,9 @@ impl Replay {
     pub fn apply(&mut self, table: &mut Table, view: &RecordView<'_>) {
         self.note_loss(view);
         self.now_ms = view.store_timestamp.0;
-        if self.forming.is_incomplete() && !(view.topic == HALF_TOPIC && self.forming.continues(mark_of(view))) {
+        if self.forming.is_incomplete()
+            && !(view.topic == HALF_TOPIC && self.forming.continues(SetMark::of(view.properties)))
+        {
             self.abandon_set(table);
         }
         match view.topic {
@@ -300,7 +302,7 @@ impl Replay {
 
     /// Handles a half of a set. Returns whether it is one.
     fn set(&mut self, table: &mut Table, view: &RecordView<'_>, half: &NewHalf<'_>) -> bool {
-        match self.forming.take(mark_of(view), half.copy, half.size) {
+        match self.forming.take(SetMark::of(view.properties), half.copy, half.size) {
             Part::None => return false,
             Part::Another => {}
             Part::Last(others) => {
@@ -475,10 +477,6 @@ fn joins(table: &Table, key: Key) -> bool {
     table.get(key).is_some_and(|entry| {
         entry.evidence().outcome().is_none() && entry.more().is_none_or(|more| more.named.is_empty())
     })
-}
-
-fn mark_of(view: &RecordView<'_>) -> Option<SetMark> {
-    SetMark::of(view.properties)
 }
 
 fn new_half<'a>(view: &RecordView<'_>, facts: &HalfFacts<'a>) -> NewHalf<'a> {

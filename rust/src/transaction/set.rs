@@ -89,12 +89,7 @@ impl Forming {
     /// Takes a half message with its mark and size.
     pub(super) fn take(&mut self, mark: Option<SetMark>, copy: HalfCopy, size: u32) -> Part {
         let Some(mark) = mark.filter(|mark| mark.is_at(copy.queue_offset)) else { return Part::None };
-        let is_next = match self.mark {
-            None => mark.position == 0,
-            Some(before) => {
-                (before.first, before.position + 1, before.count) == (mark.first, mark.position, mark.count)
-            }
-        };
+        let is_next = if self.is_incomplete() { self.continues(Some(mark)) } else { mark.position == 0 };
         if !is_next {
             return Part::None;
         }
