@@ -37,7 +37,7 @@ spark-demo: $(NATIVE) ## a store of 200,000 transactions, Spark's report on it, 
 WORKERS ?= 2
 SIDE_BY_SIDE := -n $(WORKERS) --no-loadscope-reorder
 test: lint ## what must hold on every change: lint, then the tests in Rust and in Python
-	$(call step,cargo test,cargo test --locked --quiet --features testing$(comma)arrow$(comma)server)
+	$(call step,cargo test,PROPTEST_RNG_SEED=1 cargo test --locked --quiet --features testing$(comma)arrow$(comma)server)
 	$(call step,stubtest,cd python && ../$(BIN)/python -m mypy.stubtest txstore._native --mypy-config-file ../pyproject.toml --concise --allowlist ../tests/stubtest_allowlist.txt --ignore-unused-allowlist)
 	$(call step,wheel,rm -rf target/wheels && $(BIN)/maturin build --release --locked --quiet --out target/wheels)
 	$(call step,pytest,TXSTORE_WHEEL=$$(echo target/wheels/*.whl) $(BIN)/python -m pytest $(SIDE_BY_SIDE))
@@ -66,6 +66,7 @@ torture: $(NATIVE) cargo-fuzz ## the long form of the fault tests: two hours and
 	$(call step,simulation,TXSTORE_CRASHES=$${TXSTORE_CRASHES:-1000000} TXSTORE_THREADS=$${TXSTORE_THREADS:-2} cargo test --locked --quiet --release --features testing --test crash simulation_keeps -- --nocapture)
 	$(call step,exhaustive points,TXSTORE_POINTS=every cargo test --locked --quiet --release --features testing --test crash exhaustive -- --nocapture)
 	$(call step,mutants,$(BIN)/python tests/crash/mutants.py)
+	$(call step,random cases,for run in $$(seq 50); do cargo test --locked --quiet --features testing$(comma)arrow$(comma)server --lib || exit 1; done)
 	$(call step,model,TXSTORE_EXAMPLES=5000 cargo test --locked --quiet --features testing --test model)
 	$(call step,model through Python,TXSTORE_EXAMPLES=5000 $(BIN)/python -m pytest -q tests/model)
 	$(call step,fuzz,$(BIN)/python -m fuzz.corpus && $(BIN)/python -m fuzz.run --sanitizer none --seconds 300)

@@ -7,12 +7,14 @@ Always: a test is in exactly one tier. docs/testing.md says what each tier is fo
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 TIERS = ("test", "peer", "matrix", "torture")
 # Fixtures that start a Java machine live as long as their worker: their tests run on one of the workers.
@@ -27,6 +29,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="test",
         help=f"which tests to run: some of {', '.join(TIERS)}, separated by commas, or all (default: test)",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if asked_tiers(config) == ("test",) and "TXSTORE_EXAMPLES" not in os.environ:
+        # The same random examples in each run, so that a failure is the change's. Longer forms look for new ones.
+        settings.register_profile("same", derandomize=True)
+        settings.load_profile("same")
 
 
 def asked_tiers(config: pytest.Config) -> tuple[str, ...]:

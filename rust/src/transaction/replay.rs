@@ -391,8 +391,10 @@ impl Replay {
             let entry = table.get(*key).map(|entry| entry.identity);
             entry == Some(identity.map_or(0, |identity| identity.0))
         };
+        // A broker's discarded copy names no half: its offset is 0, which may also be that of the log's first half.
+        let names_none = any_offset && physical_offset == 0;
         newest
-            .filter(has_copy)
+            .filter(|key| names_none || has_copy(key))
             .or_else(|| self.by_physical_offset.get(&physical_offset).copied().filter(has_copy).filter(same))
             .or_else(|| self.by_other_half.get(&physical_offset).copied().filter(has_copy))
             .or_else(|| Self::alone(table, identity, physical_offset))

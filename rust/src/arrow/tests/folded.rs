@@ -206,6 +206,20 @@ proptest! {
 }
 
 #[test]
+fn a_brokers_discard_ends_the_newest_transaction_of_its_identity() {
+    // The broker names no half, and writes 0. The log's first half has that offset, and has ended.
+    let storage = log_of(&[Act::Sent(2), Act::Op(vec![0]), Act::Sent(2), Act::Discard(2, 0, true)], 1 << 16);
+    let (batches, _) = scan(&storage, ScanOptions::of(View::Transactions));
+    let found: Vec<_> = batches.iter().flat_map(shown).collect();
+    let whole = whole(&storage);
+    assert_eq!(found, whole.iter().map(expected).collect::<Vec<_>>());
+    assert_eq!(
+        whole.iter().map(|row| row.outcome).collect::<Vec<_>>(),
+        [Some(Outcome::RolledBack), Some(Outcome::Discarded)]
+    );
+}
+
+#[test]
 fn a_transaction_that_has_ended_is_not_held() {
     // One transaction stays open from the beginning; the others end at once.
     let ended = (1..2_000).flat_map(|half| [Act::Sent(1), Act::Final(1, half), Act::Op(vec![half])]);
