@@ -129,7 +129,7 @@ lock: ## rewrites requirements-dev.lock and requirements-bench.lock with today's
 	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark pytest-xdist hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pymysql asyncmy 'django<6' flask alembic pyspark pyarrow 'pandas<3' polars duckdb typer rich pyte fastapi pydantic uvicorn gunicorn prometheus-client trustme promql-parser grafana-foundation-sdk jinja2
 	@{ head -n 1 requirements-dev.lock; .venv-lock/bin/python -m pip freeze; } > requirements-dev.lock.new
 	@mv requirements-dev.lock.new requirements-dev.lock
-	@.venv-lock/bin/python -m pip install --quiet lmdb rocksdict matplotlib
+	@.venv-lock/bin/python -m pip install --quiet lmdb rocksdict matplotlib faststream-outbox
 	@{ head -n 1 requirements-bench.lock; .venv-lock/bin/python -m pip freeze | grep -vxF -f requirements-dev.lock; } > requirements-bench.lock.new
 	@mv requirements-bench.lock.new requirements-bench.lock && rm -rf .venv-lock
 

@@ -1,9 +1,11 @@
 """Compares a business row and its message by `txstore.database` with an outbox and its relay.
 
-In:     `python -m benches.python.database [--quick]`.
+In:     `python -m benches.python.database [--quick] [--turns 5] [--only sqlite3]`.
 Out:    a table of rates and ratios, measured in the same turns.
 Always: both sides insert the same row through the same driver, one database transaction each; the outbox's relay sends
-        to no broker, so its messages cost nothing. SQLite in WAL mode, NORMAL; PostgreSQL synced, if it is installed.
+        to no broker, so its messages cost nothing. The clock stops, on both sides, when the last row is deleted, and
+        its message is durable. Afterwards a consumer reads all messages. SQLite in WAL mode, with NORMAL and with FULL,
+        which syncs each commit; PostgreSQL synced, if it is installed.
 """
 
 import argparse
@@ -13,7 +15,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,7 @@ from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.orm import Session
 
 import txstore
-from benches.python.loads import BODY, GROUP, NOT_SYNCED, TOPIC
+from benches.python.loads import BODY, GROUP, NOT_SYNCED, TOPIC, must_read
 from benches.python.measure import Scale, in_turns, per_second, scratch
 from benches.python.ratios import DEFAULT, QUICK, Row, against
 from tests.database.server import Postgres, running_postgres
@@ -35,6 +38,7 @@ _ORDERS = "INSERT INTO orders (body) VALUES ({})"
 _OUTBOX = "INSERT INTO outbox (topic, body) VALUES ({}, {})"
 _TAKE = f"SELECT id, topic, body FROM outbox ORDER BY id LIMIT {_RELAY}"
 _GIVE = "DELETE FROM outbox WHERE id <= {}"
+_OF_BARE_ROWS = 0.9
 
 
 class Target:
@@ -57,7 +61,7 @@ def _clause(sql: str) -> Any:
 
 
 @contextmanager
-def on_sqlite(sqlalchemy: bool) -> Iterator[Target]:
+def on_sqlite(sqlalchemy: bool, synchronous: str = "NORMAL") -> Iterator[Target]:
     with scratch() as folder:
         path = folder / "orders.db"
         with sqlite3.connect(path) as connection:
@@ -67,15 +71,15 @@ def on_sqlite(sqlalchemy: bool) -> Iterator[Target]:
         connection.close()
         if not sqlalchemy:
             connection = sqlite3.connect(path)
-            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute(f"PRAGMA synchronous = {synchronous}")
             yield Target(connection, path, folder, "?")
             connection.close()
             return
         engine = create_engine(f"sqlite:///{path}")
 
         @event.listens_for(engine, "connect")
-        def normal(driver: Any, record: object) -> None:
-            driver.execute("PRAGMA synchronous = NORMAL")
+        def set_synchronous(driver: Any, record: object) -> None:
+            driver.execute(f"PRAGMA synchronous = {synchronous}")
 
         yield from _with_session(engine, folder)
 
@@ -116,7 +120,9 @@ def block(target: Target, count: int) -> float:
                 with producer.transaction(Message(TOPIC, BODY), session=target.session):
                     target.execute(_ORDERS, BODY)
 
-        return per_second(count, work)
+        rate = per_second(count, work)
+    must_read(target.folder / "store", TOPIC, count)
+    return rate
 
 
 def sent(target: Target, count: int) -> float:
@@ -133,7 +139,9 @@ def sent(target: Target, count: int) -> float:
             target.session.commit()
         broker.close()
 
-    return per_second(count, work)
+    rate = per_second(count, work)
+    must_read(target.folder / "store", TOPIC, count)
+    return rate
 
 
 def bare(target: Target, count: int) -> float:
@@ -150,18 +158,23 @@ def bare(target: Target, count: int) -> float:
 
 def outbox(target: Target, count: int) -> float:
     """A row and an outbox row; each hundred of them are taken out."""
+    relayed = 0
 
     def work() -> None:
+        nonlocal relayed
         for number in range(1, count + 1):
             target.execute(_ORDERS, BODY)
             target.execute(_OUTBOX, TOPIC, BODY)
             target.session.commit()
-            if number % _RELAY == 0:
+            if number % _RELAY == 0 or number == count:
                 rows = target.execute(_TAKE).fetchall()
                 target.execute(_GIVE, rows[-1][0])
                 target.session.commit()
+                relayed += len(rows)
 
-    return per_second(count, work)
+    rate = per_second(count, work)
+    assert relayed == count
+    return rate
 
 
 def alone(target: Target, count: int) -> float:
@@ -175,8 +188,8 @@ def alone(target: Target, count: int) -> float:
     return per_second(count, work)
 
 
-def compared(name: str, scale: Scale, count: int, target: Callable[[], Any]) -> list[Row]:
-    """One database and driver."""
+def compared(name: str, scale: Scale, count: int, target: Callable[[], Any], goal: float | None = None) -> list[Row]:
+    """One database and driver. `goal`: of a message in the transaction, over the outbox."""
 
     def load(work: Callable[[Target, int], float]) -> Callable[[], float]:
         def run() -> float:
@@ -187,13 +200,11 @@ def compared(name: str, scale: Scale, count: int, target: Callable[[], Any]) -> 
 
     loads = {"sent": sent, "bare": bare, "block": block, "outbox": outbox, "alone": alone}
     found = in_turns(scale.turns, {what: load(work) for what, work in loads.items()})
-    what = f"row and message, {name}"
+    ours, what = f"message in the transaction, {name}", f"row and message, {name}"
     return [
-        against(
-            f"message in the transaction, {name}", found["sent"], "row and outbox row, with relay", found["outbox"]
-        ),
-        against(f"message in the transaction, {name}", found["sent"], "two bare rows", found["bare"]),
-        against(f"message in the transaction, {name}", found["sent"], "the row alone", found["alone"]),
+        against(ours, found["sent"], "row and outbox row, with relay", found["outbox"], goal),
+        against(ours, found["sent"], "two bare rows", found["bare"], _OF_BARE_ROWS),
+        against(ours, found["sent"], "the row alone", found["alone"]),
         against(what, found["block"], "row and outbox row, with relay", found["outbox"]),
         against(what, found["block"], "the row alone", found["alone"]),
     ]
@@ -202,19 +213,27 @@ def compared(name: str, scale: Scale, count: int, target: Callable[[], Any]) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benches.python.database", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes; values are rough")
-    scale = QUICK if parser.parse_args().quick else DEFAULT
+    parser.add_argument("--turns", type=int, help="5; with --quick 1")
+    parser.add_argument("--only", default="", help="only the databases whose name contains this word")
+    given = parser.parse_args()
+    scale = replace(QUICK if given.quick else DEFAULT, turns=given.turns or (QUICK.turns if given.quick else 5))
     start, load = time.perf_counter(), os.getloadavg()[0]
     print(f"1 KiB bodies, one process, {scale.name} sizes, medians of {scale.turns} turns; load before: {load:.1f}\n")
     print("| What | Ours | Compared with | Theirs | Ratio | Goal |\n|---|---|---|---|---|---|", flush=True)
-    rows = compared("sqlite3", scale, 20_000, lambda: on_sqlite(False))
-    rows += compared("SQLAlchemy on SQLite", scale, 10_000, lambda: on_sqlite(True))
-    print("\n".join(row.line() for row in rows), flush=True)
+
+    def measure(name: str, count: int, target: Callable[[], Any], goal: float | None = None) -> None:
+        if given.only in name:
+            print("\n".join(row.line() for row in compared(name, scale, count, target, goal)), flush=True)
+
+    measure("sqlite3, NORMAL", 20_000, partial(on_sqlite, False), 1.15)
+    measure("sqlite3, FULL", 4_000, partial(on_sqlite, False, "FULL"), 1.0)
+    measure("SQLAlchemy on SQLite, NORMAL", 10_000, partial(on_sqlite, True), 1.15)
+    measure("SQLAlchemy on SQLite, FULL", 4_000, partial(on_sqlite, True, "FULL"), 1.0)
     with running_postgres(durable=True) as server:
         if server is None:
             sys.exit("PostgreSQL is not installed here, so its rows are missing\nhint: apt-get install postgresql")
-        rows = compared("psycopg", scale, 3_000, lambda: on_postgres(server, False))
-        rows += compared("SQLAlchemy on PostgreSQL", scale, 3_000, lambda: on_postgres(server, True))
-        print("\n".join(row.line() for row in rows))
+        measure("psycopg", 3_000, partial(on_postgres, server, False))
+        measure("SQLAlchemy on PostgreSQL", 3_000, partial(on_postgres, server, True))
     print(f"\n{time.perf_counter() - start:.0f} s; load after: {os.getloadavg()[0]:.1f}")
 
 

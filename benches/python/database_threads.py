@@ -1,50 +1,53 @@
 """Messages in the transactions of 64 connections, next to a hand-written outbox with its relay, on a real server.
 
-Out:    transactions per second, from the first one until every message is durable and its row is deleted.
-Always: both sides have the same sessions (SQLAlchemy), the same business row, a durable database, and end by the same
-        rule. The relay takes up to 500 rows at a time and sends them nowhere.
-
-Run `python -m benches.python.database_threads mariadb|postgres [--threads 64] [--count 200]`.
+In:     `python -m benches.python.database_threads mariadb|postgres [--threads 64] [--count 200] [--turns 5]`.
+Out:    a table of transactions per second and their ratios, measured in the same turns.
+Always: all sides have the same sessions (SQLAlchemy), the same business row and a durable database. The clock stops, on
+        both sides, when the last row is deleted, and its message is durable. Afterwards a consumer reads all messages.
+        The relay takes up to 500 rows at a time and sends them nowhere.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
 import txstore
-from benches.python.measure import scratch
+from benches.python.loads import BODY, must_read
+from benches.python.measure import in_turns, per_second, scratch
+from benches.python.ratios import against
 from tests.database.mariadb_server import running_mariadb
 from tests.database.server import running_postgres
 from txstore import Message
 from txstore.database import Database
 
-_BODY = b"x" * 1024
 _TABLES = {
     "mariadb": "(id BIGINT AUTO_INCREMENT PRIMARY KEY, topic VARCHAR(255), body LONGBLOB) ENGINE=InnoDB",
     "postgres": "(id BIGSERIAL PRIMARY KEY, topic TEXT, body BYTEA)",
 }
+_TOPIC = "orders"
 _ORDER = text("INSERT INTO shop_orders (topic, body) VALUES ('x', :body)")
 _OUTBOX = text("INSERT INTO shop_outbox (topic, body) VALUES ('orders', :body)")
 _TAKE = text("SELECT id, topic, body FROM shop_outbox ORDER BY id LIMIT 500")
 
 
-def in_threads(threads: int, count: int, engine: Engine, work: Callable[[Session], None]) -> None:
+def in_threads(threads: int, count: int, engine: Engine, work: Callable[[Session], object]) -> None:
     """Runs `count` transactions in each thread, each thread with a session of its own."""
 
     def run() -> None:
         with Session(engine) as session:
             for _ in range(count):
-                session.execute(_ORDER, {"body": _BODY})
+                session.execute(_ORDER, {"body": BODY})
                 work(session)
                 session.commit()
 
@@ -55,27 +58,36 @@ def in_threads(threads: int, count: int, engine: Engine, work: Callable[[Session
         one.join()
 
 
-def sent(engine: Engine, threads: int, count: int, folder: Path) -> float:
+def sent(engine: Engine, threads: int, count: int) -> float:
     """Transactions per second with `send`."""
     database = Database(engine)
     database.create_table()
-    with txstore.open(folder / "store") as broker:
-        producer = broker.producer("g", database=database)
+    with scratch() as folder:
+        with txstore.open(folder / "store") as broker:
+            producer = broker.producer("g", database=database)
 
-        def send(session: Session) -> None:
-            producer.send(Message("orders", _BODY), session=session)
+            def work() -> None:
+                in_threads(
+                    threads, count, engine, lambda session: producer.send(Message(_TOPIC, BODY), session=session)
+                )
+                broker.close()
 
-        start = time.perf_counter()
-        in_threads(threads, count, engine, send)
-        broker.close()
-        return threads * count / (time.perf_counter() - start)
+            rate = per_second(threads * count, work)
+        must_read(folder / "store", _TOPIC, threads * count)
+        return rate
 
 
-def outbox(engine: Engine, threads: int, count: int, folder: Path) -> float:
+def _insert(session: Session) -> None:
+    session.execute(_OUTBOX, {"body": BODY})
+
+
+def outbox(engine: Engine, threads: int, count: int) -> float:
     """Transactions per second with a hand-written outbox."""
     ended = threading.Event()
+    relayed = 0
 
     def relay() -> None:
+        nonlocal relayed
         with Session(engine.execution_options(isolation_level="READ COMMITTED")) as session:
             while True:
                 is_last = ended.is_set()
@@ -84,48 +96,68 @@ def outbox(engine: Engine, threads: int, count: int, folder: Path) -> float:
                     ids = ", ".join(str(row.id) for row in rows)
                     session.execute(text(f"DELETE FROM shop_outbox WHERE id IN ({ids})"))
                 session.commit()
+                relayed += len(rows)
                 if not rows:
                     if is_last:
                         return
                     time.sleep(0.01)
 
-    def insert(session: Session) -> None:
-        session.execute(_OUTBOX, {"body": _BODY})
+    def work() -> None:
+        relaying = threading.Thread(target=relay)
+        relaying.start()
+        in_threads(threads, count, engine, _insert)
+        ended.set()
+        relaying.join()
 
-    start = time.perf_counter()
-    relaying = threading.Thread(target=relay)
-    relaying.start()
-    in_threads(threads, count, engine, insert)
-    ended.set()
-    relaying.join()
-    return threads * count / (time.perf_counter() - start)
+    rate = per_second(threads * count, work)
+    assert relayed == threads * count
+    return rate
+
+
+def bare(engine: Engine, threads: int, count: int) -> float:
+    """Transactions per second with a second row that nobody deletes: what a message in the transaction pays at
+    least."""
+    return per_second(threads * count, lambda: in_threads(threads, count, engine, _insert))
+
+
+def alone(engine: Engine, threads: int, count: int) -> float:
+    """Transactions per second with the business row alone."""
+    return per_second(threads * count, lambda: in_threads(threads, count, engine, lambda _: None))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benches.python.database_threads", description=__doc__)
     parser.add_argument("server", choices=sorted(_TABLES))
     parser.add_argument("--threads", type=int, default=64)
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--turns", type=int, default=3)
-    asked = parser.parse_args()
+    parser.add_argument("--count", type=int, default=200, help="transactions of each thread")
+    parser.add_argument("--turns", type=int, default=5)
+    given = parser.parse_args()
+    start, load_before = time.perf_counter(), os.getloadavg()[0]
     with ExitStack() as opened:
-        running: Any = running_mariadb if asked.server == "mariadb" else running_postgres
+        running: Any = running_mariadb if given.server == "mariadb" else running_postgres
         server = opened.enter_context(running(durable=True))
+        if server is None:
+            sys.exit(f"{given.server} is not installed here\nhint: apt-get install postgresql mariadb-server")
         url = server.url(server.new()).replace("postgresql:", "postgresql+psycopg:")
-        engine = create_engine(url, pool_size=asked.threads + 2)
+        engine = create_engine(url, pool_size=given.threads + 2)
         opened.callback(engine.dispose)
-        found: dict[str, list[float]] = {"sent": [], "outbox": []}
-        for _ in range(asked.turns):
-            for name, load in (("sent", sent), ("outbox", outbox)):
-                with engine.begin() as connection:
-                    for table in ("shop_orders", "shop_outbox"):
-                        connection.execute(text(f"DROP TABLE IF EXISTS {table}"))
-                        connection.execute(text(f"CREATE TABLE {table} {_TABLES[asked.server]}"))
-                with scratch() as folder:
-                    found[name].append(load(engine, asked.threads, asked.count, folder))
-                print(f"{name}: {found[name][-1]:.0f} transactions/s", flush=True)
-    ours, theirs = (statistics.median(found[name]) for name in ("sent", "outbox"))
-    print(f"{asked.server}, {asked.threads} connections: {ours:.0f} : {theirs:.0f} = {ours / theirs:.2f} x")
+
+        def measured(load: Callable[[Engine, int, int], float]) -> float:
+            with engine.begin() as connection:
+                for table in ("shop_orders", "shop_outbox"):
+                    connection.execute(text(f"DROP TABLE IF EXISTS {table}"))
+                    connection.execute(text(f"CREATE TABLE {table} {_TABLES[given.server]}"))
+            return load(engine, given.threads, given.count)
+
+        loads = {"sent": sent, "outbox": outbox, "bare": bare, "alone": alone}
+        found = in_turns(given.turns, {name: partial(measured, load) for name, load in loads.items()})
+    print(f"1 KiB bodies, {given.threads} threads, medians of {given.turns} turns; load before: {load_before:.1f}\n")
+    print("| What | Ours | Compared with | Theirs | Ratio | Goal |\n|---|---|---|---|---|---|")
+    what = f"message in the transaction, {given.server}, {given.threads} connections"
+    print(against(what, found["sent"], "row and outbox row, with relay", found["outbox"], 1.0).line())
+    print(against(what, found["sent"], "two bare rows", found["bare"], 0.9).line())
+    print(against(what, found["sent"], "the row alone", found["alone"]).line())
+    print(f"\n{time.perf_counter() - start:.0f} s; load after: {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

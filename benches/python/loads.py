@@ -204,6 +204,15 @@ def poll_by_32(broker: txstore.EmbeddedBroker, count: int) -> float:
     return speed
 
 
+def must_read(store: Path, topic: str, count: int) -> None:
+    """Reads all messages of a topic of a closed store with a consumer. Fails if they are not so many different ones."""
+    with txstore.open(store) as broker, broker.consumer("readers", topic) as consumer:
+        ids = list[str]()
+        while messages := consumer.poll(256):
+            ids.extend(message.message_id for message in messages)
+    assert len(ids) == len(set(ids)) == count, f"{len(ids)} messages, {len(set(ids))} different ones, expected {count}"
+
+
 def fill_with_keys(broker: txstore.EmbeddedBroker, count: int) -> None:
     """Messages of a few bytes, the n-th with the key `kn`."""
     broker.create_topic(TOPIC)
