@@ -12,11 +12,11 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use txstore::base::clock::ManualClock;
-use txstore::base::error::Outcome;
+use txstore::base::error::{Error, Outcome};
 use txstore::base::names::{HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
 use txstore::base::options::{FlushDiskType, StoreOptions};
 use txstore::base::units::{QueueId, QueueOffset, TimestampMs};
-use txstore::record::message::{Envelope, Parts};
+use txstore::record::message::{Envelope, Origin, Parts, Topic};
 use txstore::storage::memory::{CrashKeep, FaultKind, Memory};
 use txstore::store::{Decider, End, EndKind, NewMessage, Sent, Store, Unacknowledged, Wait};
 use txstore::transaction::HalfCopy;
@@ -38,6 +38,12 @@ const FLUSHES: [(FlushDiskType, FlushDiskType); 3] = [
 #[derive(Clone, Debug)]
 struct Known {
     count: usize,
+    /// The length of each body's end.
+    size: usize,
+    /// Whether a client gave its messages ids, and so may send them again.
+    is_of_client: bool,
+    /// Whether the producer got an answer that its half messages are stored.
+    is_told: bool,
     /// The half message of its first message, if the producer got an answer, or an opening found it.
     half: Option<HalfCopy>,
     id: String,
@@ -89,7 +95,8 @@ impl Run {
             0..=3 => self.prepare(store),
             4..=7 => self.end(store),
             8 => self.end_together(store),
-            9 => self.resume(store),
+            9 if self.chance.one_in(2) => self.resume(store),
+            9 => self.send_again(store),
             10 => store.snapshot().ok(),
             _ => store.flush_round().ok(),
         }
@@ -103,28 +110,61 @@ impl Run {
     }
 
     fn prepare_of(&mut self, store: &Store, count: usize, size: usize) -> Option<()> {
-        let number = self.known.len();
-        let bodies: Vec<String> = (0..count).map(|index| format!("{number}:{index}:{}", "x".repeat(size))).collect();
-        let envelope = |at: usize| {
-            let keys = if at.is_multiple_of(3) { "key" } else { "" };
-            Envelope::new(&Parts { topic: TOPICS[at % 5], keys, ..Parts::default() }).unwrap()
-        };
-        let envelopes: Vec<_> = (0..count).map(envelope).collect();
-        let new = envelopes.iter().zip(&bodies);
-        let messages: Vec<_> =
-            new.map(|(envelope, body)| NewMessage { envelope, body: body.as_bytes(), queue_id: QueueId(0) }).collect();
+        let is_of_client = self.chance.one_in(2);
         self.known.push(Known {
             count,
+            size,
+            is_of_client,
+            is_told: false,
             half: None,
             id: String::new(),
             ended: None,
             asked: Vec::new(),
             is_durable: false,
         });
-        let sent = store.prepare_many(&messages, GROUP, 0, Wait::Yes).and_then(Unacknowledged::acknowledged).ok()?;
+        self.send(store, self.known.len() - 1).ok()
+    }
+
+    fn send(&mut self, store: &Store, number: usize) -> Result<(), Error> {
+        let Known { count, size, is_of_client, .. } = self.known[number];
+        let bodies: Vec<String> = (0..count).map(|index| format!("{number}:{index}:{}", "x".repeat(size))).collect();
+        let envelope = |at: usize| {
+            let (topic, keys) = (TOPICS[at % 5], if at.is_multiple_of(3) { "key" } else { "" });
+            if is_of_client {
+                return of_client(topic, keys, &format!("client-{number}-{at}"));
+            }
+            Envelope::new(&Parts { topic, keys, ..Parts::default() }).unwrap()
+        };
+        let envelopes: Vec<_> = (0..count).map(envelope).collect();
+        let new = envelopes.iter().zip(&bodies);
+        let messages: Vec<_> =
+            new.map(|(envelope, body)| NewMessage { envelope, body: body.as_bytes(), queue_id: QueueId(0) }).collect();
+        let sent = store.prepare_many(&messages, GROUP, 0, Wait::Yes).and_then(Unacknowledged::acknowledged)?;
         let is_durable = self.options.transaction_flush_disk_type == FlushDiskType::Sync;
         let known = &mut self.known[number];
         (known.half, known.id, known.is_durable) = (Some(copy_of(&sent[0])), sent[0].unique_id.to_string(), is_durable);
+        (known.ended, known.is_told) = (None, true);
+        Ok(())
+    }
+
+    /// Sends a transaction again whose answer was lost. It is the one that is pending, or was never stored completely.
+    fn send_again(&mut self, store: &Store) -> Option<()> {
+        let may_send = |known: &Known| match known.half {
+            Some(_) => known.ended.is_none(),
+            None => !known.is_told && known.asked.is_empty() && known.ended == Some(Outcome::RolledBack),
+        };
+        let lost = |at: &usize| self.known[*at].is_of_client && may_send(&self.known[*at]);
+        let lost: Vec<usize> = (0..self.known.len()).filter(lost).collect();
+        if lost.is_empty() {
+            return Some(());
+        }
+        let which = lost[self.chance.index(lost.len())];
+        let before = self.known[which].half;
+        let sent = self.send(store, which);
+        let refused = matches!(&sent, Err(Error::InvalidMessage { .. } | Error::AlreadyEnded { .. }));
+        assert!(!refused, "{}: transaction {which} was sent again: {sent:?}", self.told());
+        sent.ok()?;
+        assert!(before.is_none_or(|before| self.known[which].half == Some(before)), "{}: {which}", self.told());
         Some(())
     }
 
@@ -343,6 +383,14 @@ fn copy_of(sent: &Sent) -> HalfCopy {
 fn end_of(known: &Known, kind: EndKind) -> End {
     let decider = if kind == EndKind::Discard { Decider::Check } else { Decider::Producer };
     End { half: known.half.unwrap(), kind, transaction_id: Some(known.id.clone()), group: Some(GROUP.into()), decider }
+}
+
+/// Returns a message as a client sends it, with an id of its own.
+fn of_client(topic: &str, keys: &str, id: &str) -> Envelope {
+    let keys = if keys.is_empty() { String::new() } else { format!("KEYS\x01{keys}\x02") };
+    let born_host = "127.0.0.1:9".parse().unwrap();
+    let origin = Origin { unique_id: None, sys_flag: 0, born_timestamp: TimestampMs(1), born_host, reconsume_times: 0 };
+    Envelope::received(Topic::new(topic).unwrap(), &format!("UNIQ_KEY\x01{id}\x02{keys}"), 0, origin).unwrap()
 }
 
 /// The numbers of a message's transaction, and of the message in it.

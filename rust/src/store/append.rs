@@ -6,8 +6,6 @@
 //!         `SYNC_FLUSH`.
 //! Not here: ends of transactions.
 
-use std::collections::BTreeSet;
-
 use super::batch::{Batch, IndexKeys, Placed, Purpose, Unacknowledged, Wait};
 use super::{Inner, Shared, Store};
 use crate::base::error::{Error, Result};
@@ -16,13 +14,13 @@ use crate::base::mutant::{Mutant, mutated};
 use crate::base::names::{self, HALF_TOPIC, SCHEDULE_TOPIC};
 use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 use crate::index::delay;
-use crate::record::message::{ENGINES_OWN, Envelope, check_body};
+use crate::record::message::{Envelope, check_body};
 use crate::record::message_id::MessageId;
-use crate::record::properties::{self, CLUSTER, MSG_REGION, Properties, TRACE_ON, UNIQUE_KEY, WAIT};
-use crate::record::{Draft, RecordView, crc32};
+use crate::record::properties::{self, Properties, UNIQUE_KEY};
+use crate::record::{Draft, crc32};
 use crate::transaction::convert::{HalfNames, half_properties};
-use crate::transaction::table::{Key, NewHalf};
-use crate::transaction::{HALF_QUEUE, HalfCopy, HalfFacts, Identity, immunity_ms};
+use crate::transaction::table::NewHalf;
+use crate::transaction::{HALF_QUEUE, HalfCopy, Identity, immunity_ms};
 
 /// A message to be stored.
 #[derive(Clone, Copy, Debug)]
@@ -203,8 +201,8 @@ impl Shared {
         let unique_id = half.unique_id.unwrap_or_else(|| generated.as_str());
         let body_crc = crc32(body);
         let identity = Identity::new(half.group, unique_id, &envelope.topic, body_crc);
-        if let Some(resent) = self.resent(batch.inner, half, unique_id, identity)? {
-            return Ok(resent);
+        if let Some((sent, end)) = self.resent(batch.inner, std::slice::from_ref(half), identity)? {
+            return sent.into_iter().next().map(|sent| (sent, end)).ok_or(Error::StoreClosed);
         }
         self.check_pending(batch.inner)?;
         let mut text = std::mem::take(&mut batch.inner.scratch);
@@ -265,45 +263,6 @@ impl Shared {
         table.set_due(key, now_ms + half.immunity_ms.unwrap_or(self.options.transaction_timeout_ms));
     }
 
-    /// Finds the pending half message that a resend repeats (T12). Recovery treats all half messages of one identity as
-    /// one transaction, so another message of a pending identity is refused. A resend that arrives after its own end is
-    /// refused, too, because a check would end it again.
-    fn resent(
-        &self,
-        inner: &mut Inner,
-        half: &NewHalfMessage<'_>,
-        unique_id: &str,
-        identity: Identity,
-    ) -> Result<Option<(Sent, PhysicalOffset)>> {
-        if half.unique_id.is_none() || mutated(Mutant::NoDedupe) {
-            return Ok(None);
-        }
-        let table = &mut inner.derived.table;
-        let Some(pending) = table.find_identity(identity).and_then(|key: Key| table.get(key)) else {
-            return match table.recent.outcome(identity, self.clock.monotonic_ms()) {
-                Some(outcome) => Err(Error::AlreadyEnded { transaction: unique_id.to_owned(), outcome }),
-                None => Ok(None),
-            };
-        };
-        let physical_offset = PhysicalOffset(pending.newest.physical_offset);
-        let queue_offset = QueueOffset(pending.newest.queue_offset);
-        let same = |view: &RecordView<'_>, _: &[u8]| Ok((difference(view, half, unique_id)?, view.size));
-        let same: std::result::Result<_, &str> = self.log.read(physical_offset, self.log.appended(), same)?;
-        if mutated(Mutant::EqualCrcIsAnother) && same == Err(OTHER_BODY) {
-            return Ok(None);
-        }
-        let (queue_id, size) = same.map_err(|what| Error::InvalidMessage {
-            what: format!(
-                "transaction {unique_id:?} of group {:?} is pending with another message (half queue offset {queue_offset}): {what}\nhint: give each message an id of its own, or end the pending one first",
-                half.group
-            ),
-        })?;
-        let queue_id = if mutated(Mutant::ResendNamesItsQueue) { half.message.queue_id } else { queue_id };
-        let unique_id = MessageId::Text(unique_id.into());
-        let sent = Sent { unique_id, physical_offset, queue_offset, queue_id, size: 0 };
-        Ok(Some((sent, physical_offset.plus(size.into()))))
-    }
-
     pub(super) fn draft<'a>(
         &self,
         message: &NewMessage<'a>,
@@ -339,40 +298,3 @@ pub(super) fn check_queue(queue_id: QueueId) -> Result<()> {
     }
     Ok(())
 }
-
-const OTHER_BODY: &str = "its body differs";
-
-/// Describes what differs between a stored half message and one that is sent with its id. If nothing differs, returns
-/// the queue of the stored one.
-fn difference(
-    stored: &RecordView<'_>,
-    half: &NewHalfMessage<'_>,
-    unique_id: &str,
-) -> std::result::Result<QueueId, &'static str> {
-    let NewMessage { envelope, body, .. } = half.message;
-    let facts = HalfFacts::of(stored);
-    if (facts.group, facts.unique_id, facts.real_topic) != (half.group, Some(unique_id), &*envelope.topic) {
-        return Err("group, id or topic differ");
-    }
-    if stored.body != body {
-        return Err(OTHER_BODY);
-    }
-    if stored.flag != envelope.flag {
-        return Err("its flag differs");
-    }
-    let is_same = own_properties(stored.properties) == own_properties(Properties(&envelope.properties));
-    if !is_same && !mutated(Mutant::AnotherMessageJoins) {
-        return Err("its keys, tags or properties differ");
-    }
-    Ok(facts.real_queue_id)
-}
-
-/// Returns a message's properties without those that the engine, a broker or the way of sending sets. They have no
-/// particular order, because a broker that puts a half message back changes the order.
-fn own_properties(properties: Properties<'_>) -> BTreeSet<(&[u8], &[u8])> {
-    let is_own = |name: &[u8]| !ENGINES_OWN.iter().chain(SET_ON_THE_WAY).any(|other| other.as_bytes() == name);
-    properties.iter().filter(|(name, _)| is_own(name)).collect()
-}
-
-/// The properties that a broker or a client's way of sending adds or removes.
-const SET_ON_THE_WAY: &[&str] = &[WAIT, MSG_REGION, TRACE_ON, CLUSTER];

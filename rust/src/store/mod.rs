@@ -32,6 +32,7 @@ mod reader_view;
 mod readers;
 mod removed_half;
 mod repair_half_queue;
+mod resent;
 pub mod retention;
 mod snapshot;
 mod space_check;

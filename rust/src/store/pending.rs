@@ -4,12 +4,15 @@
 //! Out:    facts about pending transactions.
 //! Always: writes nothing to disk (T14).
 
+use std::collections::BTreeSet;
+
 use super::{Inner, Shared, Store};
 use crate::base::error::{Error, Result};
 use crate::base::mutant::{Mutant, mutated};
-use crate::base::units::{PhysicalOffset, QueueOffset};
-use crate::transaction::HalfCopy;
+use crate::base::units::{PhysicalOffset, QueueOffset, to_u64};
 use crate::transaction::scan::{self, Waiting};
+use crate::transaction::set::{SET_MAX, SetMark};
+use crate::transaction::{HalfCopy, HalfFacts};
 
 impl Store {
     /// Returns at most `limit` pending transactions that are due, the longest due first.
@@ -110,6 +113,21 @@ impl Store {
             what: format!("no half message is at half queue offset {half_queue_offset}"),
         })?;
         self.read_at(PhysicalOffset(physical_offset))
+    }
+
+    /// Returns the real topics of the messages of a half message's transaction. Omits those of other half messages that
+    /// cannot be read.
+    pub fn real_topics(&self, half_queue_offset: QueueOffset) -> Result<BTreeSet<String>> {
+        let half = self.half(half_queue_offset)?;
+        let view = half.view()?;
+        let mut topics = BTreeSet::from([HalfFacts::of(&view).real_topic.to_owned()]);
+        let mark = SetMark::of(view.properties).filter(|mark| mark.is_at(half_queue_offset.0));
+        for at in mark.map_or(0..0, |mark| mark.first..mark.first.saturating_add(mark.count.min(to_u64(SET_MAX)))) {
+            if let Ok(other) = self.half(QueueOffset(at)) {
+                topics.insert(HalfFacts::of(&other.view()?).real_topic.to_owned());
+            }
+        }
+        Ok(topics)
     }
 }
 

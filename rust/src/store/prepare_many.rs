@@ -5,8 +5,11 @@
 //! Always: one write stores all half messages. If a crash cuts it, recovery rolls back those that are there.
 //! Not here: its end, which is one end like any other.
 
+use std::collections::BTreeSet;
+
 use super::append::{NewHalfMessage, NewMessage, Sent, StoredHalf};
 use super::batch::{Batch, Purpose, Unacknowledged, Wait};
+use super::resent::another;
 use super::{Inner, Shared, Store, StoredRecord};
 use crate::base::error::{Error, Result};
 use crate::base::java;
@@ -20,8 +23,8 @@ use crate::transaction::set::{SET_MAX, SetMark};
 use crate::transaction::{HALF_QUEUE, HalfFacts, Identity, immunity_ms};
 
 impl Store {
-    /// Stores the half messages of one transaction. Its transaction id is the unique id of the first message, whose
-    /// half message ends it. Returns the results in the order of the messages.
+    /// Stores the half messages of one transaction, or finds those that they repeat. Its transaction id is the unique
+    /// id of the first message, whose half message ends it. Returns the results in the order of the messages.
     pub fn prepare_many(
         &self,
         messages: &[NewMessage<'_>],
@@ -33,12 +36,17 @@ impl Store {
             let what = format!("a transaction has 1 to {SET_MAX} messages, got {}", messages.len());
             return Err(Error::InvalidMessage { what });
         }
+        let mut halves = Vec::with_capacity(messages.len());
         for message in messages {
-            self.shared.check_prepare(&NewHalfMessage { message: *message, group, unique_id: None, owner })?;
+            let unique_id = message.envelope.unique_id();
+            let half = NewHalfMessage { message: *message, group, unique_id, owner };
+            self.shared.check_prepare(&half)?;
+            halves.push(half);
         }
         let mut inner = self.shared.lock_to_send(wait)?;
-        let sent = self.shared.prepare_many_in(&mut inner, messages, group, owner, wait)?;
-        Ok(self.shared.unacknowledged(inner, Purpose::Half, sent))
+        let (sent, end) = self.shared.prepare_many_in(&mut inner, &halves, wait)?;
+        // Half messages that were found may also wait for the sync of the write that stored them.
+        Ok(self.shared.unacknowledged_up_to(inner, Purpose::Half, end, sent))
     }
 }
 
@@ -46,31 +54,36 @@ impl Shared {
     fn prepare_many_in(
         &self,
         inner: &mut Inner,
-        messages: &[NewMessage<'_>],
-        group: &str,
-        owner: u32,
+        messages: &[NewHalfMessage<'_>],
         wait: Wait,
-    ) -> Result<Vec<Sent>> {
+    ) -> Result<(Vec<Sent>, PhysicalOffset)> {
         let mut batch = Batch::begin(self, inner, Purpose::Half)?;
+        if let Some(resent) = self.set_resent(batch.inner, messages)? {
+            return Ok(resent);
+        }
         self.check_pending(batch.inner)?;
-        let ids: Vec<_> = messages.iter().map(|_| self.ids.next(batch.now())).collect();
-        let transaction_id = ids.first().map_or("", |id| id.as_str());
+        let id = |given: Option<&str>| match given {
+            Some(given) => MessageId::Text(given.into()),
+            None => MessageId::Unique(self.ids.next(batch.now())),
+        };
+        let ids: Vec<MessageId> = messages.iter().map(|message| id(message.unique_id)).collect();
+        let transaction_id = ids.first().map_or("", |id| &**id);
         let marks = Marks::new(batch.inner, messages.len());
         let mut text = std::mem::take(&mut batch.inner.scratch);
         let mut halves = Vec::with_capacity(messages.len());
         // The first message comes last, because its half message completes the set.
         for index in (1..messages.len()).chain([0]) {
             let (Some(message), Some(id)) = (messages.get(index), ids.get(index)) else { continue };
-            let NewMessage { envelope, queue_id, body } = *message;
-            let names = HalfNames { unique_id: id.as_str(), transaction_id, group, mark: marks.at(index) };
+            let NewHalfMessage { message, group, owner, .. } = *message;
+            let NewMessage { envelope, queue_id, body } = message;
+            let names = HalfNames { unique_id: id, transaction_id, group, mark: marks.at(index) };
             half_properties(envelope, queue_id, &names, &mut text)?;
             let body_crc = crc32(body);
-            let draft = self.draft(message, HALF_TOPIC, HALF_QUEUE, batch.now(), Some(body_crc), &text);
-            let keys = (Some(id.as_str()), envelope.keys());
-            let placed = self.push_half(&mut batch, &draft, envelope.tags_code, keys)?;
+            let draft = self.draft(&message, HALF_TOPIC, HALF_QUEUE, batch.now(), Some(body_crc), &text);
+            let placed = self.push_half(&mut batch, &draft, envelope.tags_code, (Some(id), envelope.keys()))?;
             halves.push(StoredHalf {
                 placed,
-                identity: Identity::of_names(group, id.as_str(), &envelope.topic, body_crc),
+                identity: Identity::of_names(group, id, &envelope.topic, body_crc),
                 group,
                 immunity_ms: immunity_ms(Properties(&envelope.properties)),
                 owner,
@@ -80,7 +93,38 @@ impl Shared {
         self.write_set(&mut batch, &halves, wait)?;
         halves.rotate_right(1);
         let sent = messages.iter().zip(ids).zip(&halves);
-        Ok(sent.map(|((message, id), half)| Sent::new(MessageId::Unique(id), half.placed, message.queue_id)).collect())
+        let sent = sent.map(|((half, id), stored)| Sent::new(id, stored.placed, half.message.queue_id)).collect();
+        Ok((sent, PhysicalOffset(self.log.appended())))
+    }
+
+    /// Finds the half messages that these messages repeat. Refuses ids that could make other half messages theirs.
+    fn set_resent(
+        &self,
+        inner: &mut Inner,
+        messages: &[NewHalfMessage<'_>],
+    ) -> Result<Option<(Vec<Sent>, PhysicalOffset)>> {
+        let given: Option<Vec<&str>> = messages.iter().map(|message| message.unique_id).collect();
+        let Some(given) = given else { return Ok(None) };
+        let mut different = BTreeSet::new();
+        if let Some(twice) = given.iter().find(|id| !different.insert(**id)) {
+            let what = format!("two messages of a transaction have the id {twice:?}");
+            return Err(Error::InvalidMessage { what });
+        }
+        let identity = |(half, id): (&NewHalfMessage<'_>, &str)| {
+            Identity::new(half.group, id, &half.message.envelope.topic, crc32(half.message.body))
+        };
+        let mut identities = messages.iter().zip(given).map(identity);
+        let Some(first) = identities.next() else { return Ok(None) };
+        if let Some(resent) = self.resent(inner, messages, first)? {
+            return Ok(Some(resent));
+        }
+        let table = &inner.derived.table;
+        for (message, identity) in messages.iter().skip(1).zip(identities) {
+            if let Some(pending) = table.find_identity(identity).and_then(|key| table.get(key)) {
+                return Err(another(message, pending.newest, "it is a transaction of its own"));
+            }
+        }
+        Ok(None)
     }
 
     /// Stores the half messages of a discarded transaction again. `discarded` is the copy of any of them. If those of a

@@ -3,6 +3,7 @@
 use super::*;
 use crate::base::error::Outcome;
 use crate::base::names::DISCARD_TOPIC;
+use crate::record::message::{Origin, Topic};
 use crate::record::properties::{TRANSACTION_ID, TRANSACTION_SET};
 
 const TOPICS: [&str; 3] = ["orders", "payments", "letters"];
@@ -139,4 +140,99 @@ fn a_progress_below_the_whole_set_is_stored() {
     assert_eq!(progress(), 1);
     end(&store, &sent[0], EndKind::Commit).unwrap();
     assert_eq!(progress(), 4.max(progress()));
+}
+
+// Half messages of a client, which sends them again if an answer is lost.
+
+fn of_client(topic: &str, id: &str) -> Envelope {
+    let origin = Origin {
+        unique_id: None,
+        sys_flag: 0,
+        born_timestamp: TimestampMs(1),
+        born_host: "127.0.0.1:9".parse().unwrap(),
+        reconsume_times: 0,
+    };
+    Envelope::received(Topic::new(topic).unwrap(), &format!("UNIQ_KEY\x01{id}\x02KEYS\x01k\x02"), 0, origin).unwrap()
+}
+
+fn prepare_of_client(store: &Store, messages: &[(&str, &str, &str)], queue_id: i32) -> Result<Vec<Sent>> {
+    let envelopes: Vec<_> = messages.iter().map(|(topic, id, _)| of_client(topic, id)).collect();
+    let new = envelopes.iter().zip(messages);
+    let messages: Vec<_> = new
+        .map(|(envelope, (_, _, body))| NewMessage { envelope, body: body.as_bytes(), queue_id: QueueId(queue_id) })
+        .collect();
+    store.prepare_many(&messages, GROUP, 0, Wait::Yes).and_then(Unacknowledged::acknowledged)
+}
+
+const OF_CLIENT: [(&str, &str, &str); 3] = [("orders", "a", "1"), ("payments", "b", "2"), ("letters", "c", "3")];
+
+#[test]
+fn a_set_that_is_sent_again_is_one_transaction() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    let sent = prepare_of_client(&store, &OF_CLIENT, 0).unwrap();
+    assert_eq!(sent.iter().map(|sent| &*sent.unique_id).collect::<Vec<_>>(), ["a", "b", "c"]);
+    let before = appended(&store);
+    let again = prepare_of_client(&store, &OF_CLIENT, 3).unwrap();
+    assert_eq!(appended(&store), before);
+    for (first, second) in sent.iter().zip(&again) {
+        assert_eq!(
+            (copy_of(first), first.queue_id, &first.unique_id),
+            (copy_of(second), second.queue_id, &second.unique_id)
+        );
+        assert!(first.size > 0 && second.size == 0);
+    }
+    drop(store);
+    let store = bench.killed().open();
+    assert_eq!(prepare_of_client(&store, &OF_CLIENT, 0).unwrap()[0].size, 0, "recovery knows it, too");
+    end(&store, &again[0], EndKind::Commit).unwrap();
+    assert_eq!(visible(&store), ["1", "2", "3"]);
+    let late = prepare_of_client(&store, &OF_CLIENT, 0).unwrap_err();
+    assert!(matches!(late, Error::AlreadyEnded { outcome: Outcome::Committed, .. }), "{late}");
+}
+
+#[test]
+fn another_set_with_an_id_of_a_pending_one_is_refused() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    prepare_of_client(&store, &OF_CLIENT, 0).unwrap();
+    prepare_as(&store, b"alone", Some("alone")).unwrap();
+    let before = appended(&store);
+    let [one, two, three] = OF_CLIENT;
+    let alone = ("orders", "alone", "alone");
+    let refused: [(&[_], &str); 6] = [
+        (&[one, two], "it has 3 messages, not 2"),
+        (&[one], "it has 3 messages, not 1"),
+        (&[one, three, two], "topic differ"),
+        (&[one, two, ("letters", "c", "another")], "its body differs"),
+        (&[("orders", "d", "4"), ("orders", "d", "5")], "two messages of a transaction have the id \"d\""),
+        (&[("orders", "d", "4"), alone], "it is a transaction of its own"),
+    ];
+    for (messages, told) in refused {
+        let error = prepare_of_client(&store, messages, 0).unwrap_err();
+        assert!(matches!(error, Error::InvalidMessage { .. }) && error.to_string().contains(told), "{error}");
+    }
+    let single = {
+        let envelope = of_client("orders", "a");
+        let message = NewMessage { envelope: &envelope, body: b"1", queue_id: QUEUE };
+        store.prepare(&NewHalfMessage { message, group: GROUP, unique_id: Some("a"), owner: 0 }, Wait::Yes).map(drop)
+    };
+    assert!(single.unwrap_err().to_string().contains("it has 3 messages, not 1"));
+    assert_eq!((appended(&store), pending(&store).len()), (before, 2));
+}
+
+#[test]
+fn the_topics_of_a_transaction_are_those_of_all_its_messages() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    let alone = prepare_as(&store, b"alone", None).unwrap();
+    let sent = prepare_of_client(&store, &OF_CLIENT, 0).unwrap();
+    let topics = |half: &Sent| store.real_topics(half.queue_offset).unwrap().into_iter().collect::<Vec<_>>();
+    assert_eq!(topics(&alone), ["orders"]);
+    for half in &sent {
+        assert_eq!(topics(half), ["letters", "orders", "payments"]);
+    }
+    end(&store, &sent[0], EndKind::RollBack).unwrap();
+    assert_eq!(topics(&sent[1]).len(), 3, "also after its end, whose repetition is answered");
+    store.real_topics(QueueOffset(9)).unwrap_err();
 }
