@@ -1176,7 +1176,7 @@ def mend_store(path: str, copies: str, copies_below: str) -> str:
     """
 
 class RequestCode(IntEnum):
-    """The request codes of RocketMQ's remoting protocol, with RocketMQ's names, and txstore's own, TXSTORE_ADMIN."""
+    """The request codes of RocketMQ's remoting protocol, with RocketMQ's names, and txstore's own, TXSTORE_…."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -1330,6 +1330,7 @@ class RequestCode(IntEnum):
     AUTH_LIST_ACL = 3010
     SWITCH_TIMER_ENGINE = 5001
     TXSTORE_ADMIN = 31001
+    TXSTORE_PREPARE = 31002
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052
@@ -1722,5 +1723,8 @@ def decode_records(data: bytes, *, unacknowledged: bool = False) -> list[StoredM
 def properties_text(message: Message, unique_id: str, more: Sequence[tuple[str, str]]) -> str:
     """Returns a message's properties, its unique id and `more` as the text of a request."""
 
-def batch_body(messages: Sequence[Message], unique_ids: Sequence[str]) -> bytes:
-    """Returns the body of a batch: messages, each with its unique id. Raises InvalidMessageError."""
+def batch_body(messages: Sequence[Message], unique_ids: Sequence[str], queue_ids: Sequence[int] | None = None) -> bytes:
+    """Returns the body of a batch: messages, each with its unique id. Raises InvalidMessageError.
+
+    `queue_ids`: they are the half messages of one transaction, and each contains its real topic and queue.
+    """

@@ -120,7 +120,7 @@ class BrokerInterface(Protocol):
     def prepare_many(self, messages: Sequence[Message], queue_ids: Sequence[int], group: str, owner: int, /) -> Half:
         """Stores the half messages of one transaction, either all or none. Returns the handle of the first.
 
-        Raises EmbeddedOnlyError if the broker is in another process.
+        Raises EmbeddedOnlyError if the broker is RocketMQ's.
         """
 
     def end(self, half: Half, state: LocalTransactionState, producer_group: str, /) -> EndedTransaction:

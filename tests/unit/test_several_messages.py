@@ -15,7 +15,6 @@ from txstore import (
     StoreClosedError,
     TransactionMessage,
 )
-from txstore.errors import EmbeddedOnlyError
 from txstore.testing import CrashPoint, FakeBroker, SimulatedCrash
 from txstore.testing.aio import FakeBroker as AsyncFakeBroker
 
@@ -166,13 +165,6 @@ def test_the_loop_commits_all() -> None:
             assert [message.body for message in broker.messages("orders")] == [b"0", b"3"]
 
     asyncio.run(main())
-
-
-def test_another_process_takes_one_message(tmp_path: Path) -> None:
-    with txstore.open(tmp_path / "s.store", shared=True), txstore.open(tmp_path / "s.store", shared=True) as second:
-        producer = second.transaction_producer("shop", check_listener=lambda message: UNKNOWN)
-        with pytest.raises(EmbeddedOnlyError, match="a transaction of 5 messages needs"), producer.transaction(order()):
-            pass
 
 
 def test_all_survive_on_disk(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from txstore import consumer as blocking
 from txstore.aio.broker import Broker
 from txstore.aio.calls import Calls
 from txstore.client.administration import Administration
-from txstore.client.broker import EMBEDDED_ONLY, MESSAGE_SIZE_MAX, Session, several_messages
+from txstore.client.broker import EMBEDDED_ONLY, MESSAGE_SIZE_MAX, Session
 from txstore.client.broker import RemoteBroker as BlockingBroker
 from txstore.client.options import ConnectConfig, ConnectOptions
 from txstore.client.sending import RemoteEnd, RemoteSent
@@ -147,7 +147,7 @@ class _RemoteCalls(Calls):
     async def prepare_many(
         self, messages: Sequence[Message], queue_ids: Sequence[int], group: str, owner: int
     ) -> RemoteSent:
-        raise several_messages(len(messages))
+        return await self._sending.prepare_many(messages, queue_ids, group, self._caller)
 
     async def end(self, half: Half, state: LocalTransactionState, group: str) -> RemoteEnd:
         return await self._sending.end(half, state, group, self._caller)

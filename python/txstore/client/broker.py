@@ -59,7 +59,7 @@ from txstore.message import (
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
 from txstore.producer.outbox import OutboxDatabase, Outboxes
 
-__all__ = ["EMBEDDED_ONLY", "MESSAGE_SIZE_MAX", "RemoteBroker", "Session", "several_messages"]
+__all__ = ["EMBEDDED_ONLY", "MESSAGE_SIZE_MAX", "RemoteBroker", "Session"]
 
 _log = logging.getLogger("txstore.remoting")
 _STOP_SECONDS = 30.0
@@ -76,15 +76,6 @@ EMBEDDED_ONLY: dict[str, str] = {
     "heal": "a server heals its store when it opens it",
 }
 """What only the process that has the store open offers, and what to do instead."""
-
-
-def several_messages(count: int) -> EmbeddedOnlyError:
-    """Returns the error for a transaction of several messages."""
-    return EmbeddedOnlyError(
-        f"a transaction of {count} messages needs txstore.open in this process: a broker in another process takes one\n"
-        "hint: broker.producer(group, database=database).send_batch(messages, session=session) publishes any number in "
-        "one transaction of your database"
-    )
 
 
 class Session:
@@ -332,8 +323,9 @@ class RemoteBroker(BlockingAdministration):
     def prepare_many(
         self, messages: Sequence[Message], queue_ids: Sequence[int], group: str, owner: int, /
     ) -> RemoteSent:
-        """Raises EmbeddedOnlyError: no request of the protocol stores several half messages."""
-        raise several_messages(len(messages))
+        """Stores the half messages of one transaction, for a producer. Raises EmbeddedOnlyError if RocketMQ answers."""
+        sending = self._session.sending
+        return run_now(sending.prepare_many(messages, queue_ids, group, self._caller))
 
     def end_transaction(
         self, transaction: str | SentMessage, state: LocalTransactionState, *, producer_group: str | None = None

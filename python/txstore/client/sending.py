@@ -11,7 +11,8 @@ import asyncio
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,6 +36,7 @@ from txstore.errors import (
     BrokerRefusedError,
     BrokerTimeoutError,
     BrokerUnreachableError,
+    EmbeddedOnlyError,
     InvalidMessageError,
     InvalidOptionError,
     ProtocolError,
@@ -70,6 +72,7 @@ _OUTCOMES = {
     LocalTransactionState.ROLLBACK: TransactionState.ROLLED_BACK,
 }
 _REMEMBERED = 100_000  # The most transactions of this client that are kept, ended or not.
+_BODY_MAX = 15 << 20  # Bytes of a request's body. A frame, whose header comes before it, has at most 16 MiB.
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,20 +189,11 @@ class Sending:
         """
         name = message.transaction_id or unique_id()
         text = properties_text(message, name, [("TRAN_MSG", "true"), ("PGROUP", group)])
-        # Before it is sent, because a check may arrive together with the response.
-        with self._lock:
-            is_new = name not in self._running
-            self._running.add(name)
-        try:
+        with self._as_running(name):
             answer, queue = await self._send(
                 caller, message, number, group, text, again=self._client.is_store, sys_flag=_PREPARED
             )
             sent = self._sent(answer, message.topic, queue, name, transaction_id=name)
-        except BaseException:
-            with self._lock:
-                if is_new:
-                    self._running.discard(name)
-            raise
         self._remember(sent, group)
         if sent.send_status is not SendStatus.SEND_OK:
             await self.end(sent, LocalTransactionState.ROLLBACK, group, caller)
@@ -208,6 +202,65 @@ class Sending:
                 code=answer.code,
             )
         return sent
+
+    async def prepare_many(
+        self, messages: Sequence[Message], numbers: Sequence[int], group: str, caller: Caller
+    ) -> RemoteSent:
+        """Stores the half messages of one transaction, all or none, and returns where that of the first is.
+
+        As for one, they are not sent again once they may have arrived. Raises EmbeddedOnlyError if a RocketMQ broker
+        has their topics, InvalidMessageError if they are too large for one request.
+        """
+        topics = dict.fromkeys(message.topic for message in messages)
+        routes = {topic: await caller.write_route(topic) for topic in topics}
+        queues = [self.queue(routes[message.topic], number) for message, number in zip(messages, numbers, strict=True)]
+        if len({queue.broker for queue in queues}) > 1:
+            raise _several_messages(len(messages))
+        names = [unique_id() for _ in messages]
+        body = batch_body(list(messages), names, [queue.queue_id for queue in queues])
+        if len(body) > _BODY_MAX:
+            raise InvalidMessageError(
+                f"the {len(messages)} messages of a transaction have {len(body)} bytes, but a request to a server has "
+                f"at most {_BODY_MAX}\nhint: smaller messages, txstore.open, or several transactions"
+            )
+        name = names[0]
+        with self._as_running(name):
+            try:
+                answer, queue = await self._send(
+                    caller,
+                    messages[0],
+                    numbers[0],
+                    group,
+                    "",
+                    again=self._client.is_store,
+                    sys_flag=_PREPARED,
+                    batch=body,
+                    code=RequestCode.TXSTORE_PREPARE,
+                )
+            except BrokerRefusedError as error:
+                if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    raise _several_messages(len(messages)) from error
+                raise
+            sent = self._sent(answer, messages[0].topic, queue, name, transaction_id=name)
+        for topic, route in routes.items():
+            if route.is_template and topic != sent.topic:
+                await caller.topic_created(topic)
+        self._remember(sent, group)
+        return sent
+
+    @contextmanager
+    def _as_running(self, transaction_id: str) -> Iterator[None]:
+        """Takes a transaction as running before its half messages are sent, as a check may come with the response."""
+        with self._lock:
+            is_new = transaction_id not in self._running
+            self._running.add(transaction_id)
+        try:
+            yield
+        except BaseException:
+            with self._lock:
+                if is_new:
+                    self._running.discard(transaction_id)
+            raise
 
     async def _send(
         self,
@@ -220,11 +273,12 @@ class Sending:
         again: bool,
         sys_flag: int = 0,
         batch: bytes | None = None,
+        code: RequestCode | None = None,
     ) -> tuple[RemotingCommand, Queue]:
         topic = message.topic
         until = time.monotonic() + self._options.seconds("send_msg_timeout")
         back_off = self._options.seconds("reconnect_back_off")
-        code = RequestCode.SEND_MESSAGE_V2 if batch is None else RequestCode.SEND_BATCH_MESSAGE
+        code = code or (RequestCode.SEND_MESSAGE_V2 if batch is None else RequestCode.SEND_BATCH_MESSAGE)
         tries_left = self._options.retry_times_when_send_failed
         born_ms = str(_now_ms())
         in_doubt = False
@@ -470,6 +524,15 @@ def _must_be_one_batch(messages: Sequence[Message], numbers: Sequence[int]) -> N
         raise InvalidMessageError(
             "a batch for a remote broker cannot contain delayed messages\nhint: send them one by one"
         )
+
+
+def _several_messages(count: int) -> EmbeddedOnlyError:
+    """Returns the error for a transaction of several messages at a broker that takes one."""
+    return EmbeddedOnlyError(
+        f"a transaction of {count} messages needs txstore.open or `txstore serve`: a RocketMQ broker takes one\n"
+        "hint: broker.producer(group, database=database).send_batch(messages, session=session) publishes any number in "
+        "one transaction of your database"
+    )
 
 
 def _physical_offset(offset_message_id: str) -> int:

@@ -417,7 +417,7 @@ class TransactionProducer(Producer):
         decides, and the exception is raised on. `tx.rollback()` rolls back at once.
 
         A list of 1 to 1,000 messages, of any topics, is one transaction: consumers see all of them or none. Its id and
-        its checks are those of the first message. Only an embedded broker takes several: EmbeddedOnlyError elsewhere.
+        its checks are those of the first message. RocketMQ's own brokers take one message: EmbeddedOnlyError.
 
         `session` is a connection or session on the producer's `database`. Then entering also begins or joins its
         database transaction and inserts a row, and leaving commits the database, then the message. An exception or

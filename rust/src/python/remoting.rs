@@ -12,7 +12,7 @@ use super::error::{OrRaise, protocol_error};
 use super::message::Message;
 use super::stored::StoredMessage;
 use crate::base::error::Error;
-use crate::record::properties::{self, UNIQUE_KEY};
+use crate::record::properties::{self, REAL_QUEUE_ID, REAL_TOPIC, UNIQUE_KEY};
 use crate::remoting::command::FLAG_ONE_WAY;
 use crate::remoting::{self, Command};
 use crate::store::StoredRecord;
@@ -179,7 +179,8 @@ pub(super) fn properties_text(message: &Message, unique_id: &str, more: Vec<(Str
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Encodes several messages as the body of a batch, each with its unique id.
+/// Encodes several messages as the body of a batch, each with its unique id. With `queue_ids`, each is a half message
+/// and contains its real topic and queue.
 ///
 /// ```text
 ///  bytes   field
@@ -191,17 +192,24 @@ pub(super) fn properties_text(message: &Message, unique_id: &str, more: Vec<(Str
 ///  2 + n   properties
 /// ```
 #[pyfunction]
+#[pyo3(signature = (messages, unique_ids, queue_ids=None))]
 pub(super) fn batch_body<'py>(
     py: Python<'py>,
     messages: Vec<PyRef<'py, Message>>,
     unique_ids: Vec<String>,
+    queue_ids: Option<Vec<i32>>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     const FIXED: usize = 4 * 4 + 4 + 2;
     let mut bytes = Vec::new();
+    let mut queue_ids = queue_ids.into_iter().flatten();
     for (message, unique_id) in messages.iter().zip(unique_ids) {
         let body = message.body_bytes(py);
         let mut own = message.envelope.properties.clone();
         properties::push(&mut own, UNIQUE_KEY, &unique_id);
+        if let Some(queue_id) = queue_ids.next() {
+            properties::push(&mut own, REAL_TOPIC, &message.envelope.topic);
+            properties::push(&mut own, REAL_QUEUE_ID, &queue_id.to_string());
+        }
         bytes.extend_from_slice(&length(py, FIXED + body.len() + own.len(), i32::try_from)?.to_be_bytes());
         bytes.extend_from_slice(&[0; 8]);
         bytes.extend_from_slice(&message.envelope.flag.to_be_bytes());

@@ -6,9 +6,12 @@
 //!         administrator. If a request names a record, the topic of that record counts, not the topic in the request.
 //! Not here: the permissions of an account (`accounts`).
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::accounts::{Accounts, Need};
+use super::batch::parts_of;
 use crate::base::names::{DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic};
 use crate::remoting::codes::{AccessRule, RequestCode};
 use crate::remoting::command::Command;
@@ -31,29 +34,31 @@ pub enum NamedOffset {
     Half(u64),
 }
 
-/// Checks that a request is signed by an account that may send it. `topic_of` returns the (real) topic of a record.
+/// Checks that a request is signed by an account that may send it. `topics_of` returns the topic of a record, or the
+/// real topics of a half message's transaction.
 pub fn admit(
     accounts: &Accounts,
     request: &Command,
-    topic_of: impl Fn(NamedOffset) -> Option<String>,
+    topics_of: impl Fn(NamedOffset) -> Vec<String>,
 ) -> std::result::Result<(), Denied> {
     let account = accounts.signer(request).ok_or(Denied::NotSigned)?;
-    match needs(request, topic_of).iter().find(|need| !account.may(need)) {
+    match needs(request, topics_of).iter().find(|need| !account.may(need)) {
         None => Ok(()),
         Some(need) => Err(Denied::NotAllowed(format!("account {} may not {need}", account.access_key()))),
     }
 }
 
-fn needs(request: &Command, topic_of: impl Fn(NamedOffset) -> Option<String>) -> Vec<Need<'_>> {
+fn needs(request: &Command, topics_of: impl Fn(NamedOffset) -> Vec<String>) -> Vec<Need<'_>> {
     let field = |name: &str| request.ext_fields.get(name).unwrap_or_default();
     let at = |name: &str, named: fn(u64) -> NamedOffset, need: fn(String) -> Need<'static>| match field(name).parse() {
         // If there is no record at this offset, the request itself fails.
-        Ok(offset) => topic_of(named(offset)).map(need).into_iter().collect(),
+        Ok(offset) => topics_of(named(offset)).into_iter().map(need).collect(),
         Err(_) => vec![Need::Admin],
     };
     let rule = RequestCode::of(request.code).map_or(AccessRule::Admin, |row| row.access);
     match rule {
         AccessRule::SendTo(topic) => vec![send(field(topic))],
+        AccessRule::SendToEach => send_to_each(&request.body).unwrap_or_else(|| vec![Need::Admin]),
         AccessRule::EndHalf => at("tranStateTableOffset", NamedOffset::Half, |topic| send(&topic).owned()),
         AccessRule::Read => vec![read(field("topic"))],
         AccessRule::ReadInGroup => vec![read(field("topic")), group(field("consumerGroup"))],
@@ -103,6 +108,12 @@ pub(super) fn read(topic: &str) -> Need<'_> {
         return Need::Admin;
     }
     own_group(topic).unwrap_or_else(|| Need::Read(topic.into()))
+}
+
+/// Returns the permissions to send the half messages in a body, or `None` if it is invalid.
+fn send_to_each(body: &[u8]) -> Option<Vec<Need<'_>>> {
+    let topics: Option<BTreeSet<_>> = parts_of(body).ok()?.iter().map(|part| Some(part.real()?.0)).collect();
+    Some(topics?.into_iter().map(send).collect())
 }
 
 fn send_or_read(topic: &str) -> Need<'_> {

@@ -8,6 +8,7 @@
 pub mod access;
 pub mod accounts;
 mod arrivals;
+mod batch;
 pub mod budget;
 pub mod check_request;
 mod connection;

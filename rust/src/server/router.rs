@@ -70,5 +70,5 @@ async fn update_offset(service: &Service, session: &Session, request: Command) -
 }
 
 const fn is_message(code: i32) -> bool {
-    matches!(code, codes::SEND_MESSAGE | codes::SEND_MESSAGE_V2 | codes::SEND_BATCH_MESSAGE)
+    matches!(code, codes::SEND_MESSAGE | codes::SEND_MESSAGE_V2 | codes::SEND_BATCH_MESSAGE | codes::TXSTORE_PREPARE)
 }

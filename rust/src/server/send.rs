@@ -2,13 +2,14 @@
 //!
 //! In:     requests that send.
 //! Out:    the offsets of each message.
-//! Always: system topics are refused. A batch is stored completely or not at all. The answer is sent when the store may
-//!         acknowledge.
+//! Always: system topics are refused. A batch is stored completely or not at all, and so are the half messages of one
+//!         transaction. The answer is sent when the store may acknowledge.
 //! Not here: which topics may exist.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::accounts::ACCESS_KEY;
+use super::batch::{Part, parts_of};
 use super::fields::{Refusal, is_true, number, number_or, text};
 use super::service::{Service, Use};
 use super::session::Session;
@@ -19,15 +20,16 @@ use crate::base::units::{QueueId, TimestampMs};
 use crate::record::layout::{SYS_PREPARED, SYS_TRANSACTION_MASK};
 use crate::record::message::{Envelope, Origin};
 use crate::record::offset_message_id;
-use crate::record::properties::{PRODUCER_GROUP, Properties, SHARDING_KEY, TRANSACTION_PREPARED};
+use crate::record::properties::{
+    PRODUCER_GROUP, Properties, REAL_QUEUE_ID, REAL_TOPIC, SHARDING_KEY, TRANSACTION_PREPARED, UNIQUE_KEY,
+};
 use crate::remoting::codes::{request as codes, response};
 use crate::remoting::command::Command;
 use crate::store::{NewHalfMessage, NewMessage, Once, Sent, Unacknowledged, Wait};
+use crate::transaction::set::SET_MAX;
 
 /// The maximum number of retries for a message if neither client nor group sets one.
 const RETRIES_MAX: i32 = 16;
-/// The maximum number of messages in one batch.
-const BATCH_MAX: usize = 16_384;
 
 /// The fields of a send request, with long or short names.
 struct Header<'a> {
@@ -79,15 +81,11 @@ impl<'a> Header<'a> {
     }
 }
 
-/// One message of a request.
-struct Part<'a> {
-    flag: i32,
-    properties: &'a str,
-    body: &'a [u8],
-}
-
 pub(super) async fn send(service: &Service, session: &Session, request: &Command) -> Result<Command, Refusal> {
     let header = Header::of(request)?;
+    if request.code == codes::TXSTORE_PREPARE {
+        return send_halves(service, session, request, &header).await;
+    }
     if header.batch {
         return send_batch(service, session, request, &header).await;
     }
@@ -201,6 +199,51 @@ async fn send_half(
     Ok(stored(service, request, &sent))
 }
 
+/// Stores the half messages of one transaction, or finds those that a resend repeats. Returns the offsets of the first.
+async fn send_halves(
+    service: &Service,
+    session: &Session,
+    request: &Command,
+    header: &Header<'_>,
+) -> Result<Command, Refusal> {
+    let illegal = |what: String| Refusal::new(response::MESSAGE_ILLEGAL, what);
+    let parts = parts_of(&request.body)?;
+    // Before the first of their topics may be created.
+    if parts.len() > SET_MAX {
+        return Err(illegal(format!("a transaction has 1 to {SET_MAX} messages, got {}", parts.len())));
+    }
+    let mut real = Vec::with_capacity(parts.len());
+    for (number, part) in (1..).zip(&parts) {
+        let is_named = Properties(part.properties.as_bytes()).get(UNIQUE_KEY).is_some();
+        let named = part.real().filter(|_| is_named);
+        real.push(named.ok_or_else(|| {
+            illegal(format!("message {number} of the transaction has no {REAL_TOPIC}, {REAL_QUEUE_ID} or {UNIQUE_KEY}"))
+        })?);
+    }
+    let owner = owner(service, session, request, header.group).await?;
+    let mut stored_in = Vec::with_capacity(parts.len());
+    for (part, (topic, queue_id)) in parts.iter().zip(real) {
+        let entry = service.topic(session, topic, Use::Send).await?;
+        let envelope = header.envelope(&entry, session, part)?;
+        let queue_id = queue(service, &entry, queue_id)?;
+        stored_in.push((entry, envelope, queue_id));
+    }
+    let messages = stored_in.iter().zip(&parts);
+    let messages: Vec<NewMessage<'_>> = messages
+        .map(|((_, envelope, queue_id), part)| NewMessage { envelope, body: part.body, queue_id: *queue_id })
+        .collect();
+    let written = service.store.prepare_many(&messages, header.group, owner, Wait::Yes)?;
+    // As for one half message.
+    if let Some(first) = written.value().first() {
+        service.store.local_transaction_ended(first.queue_offset.0)?;
+    }
+    let sent = service.acknowledged(written).await?;
+    for (one, (entry, ..)) in sent.iter().zip(&stored_in) {
+        count(entry, Kind::Transaction, std::slice::from_ref(one));
+    }
+    Ok(stored(service, request, sent.get(..1).unwrap_or_default()))
+}
+
 /// Returns the producer that is asked about the transaction first: that of the sending connection.
 ///
 /// A client with several connections names the one that answers checks (`connection`, a field of txstore). If that one
@@ -253,47 +296,6 @@ async fn send_batch(
         count(&entry, kind_of(envelope), std::slice::from_ref(sent));
     }
     Ok(stored(service, request, &sent))
-}
-
-/// Parses the messages in a batch's body.
-///
-/// ```text
-///  bytes  field
-///  4      size of all
-///  4      magic, ignored
-///  4      CRC, ignored
-///  4      flag
-///  4 + n  body
-///  2 + n  properties
-/// ```
-fn parts_of(body: &[u8]) -> Result<Vec<Part<'_>>, Refusal> {
-    let illegal = || Refusal::new(response::MESSAGE_ILLEGAL, "the batch's body is cut off, or no batch");
-    let (mut rest, mut parts) = (body, Vec::new());
-    while !rest.is_empty() {
-        if parts.len() >= BATCH_MAX {
-            let remark = format!("a batch holds {BATCH_MAX} messages at most");
-            return Err(Refusal::new(response::MESSAGE_ILLEGAL, remark));
-        }
-        let (part, after) = part_of(rest).ok_or_else(illegal)?;
-        parts.push(part);
-        rest = after;
-    }
-    if parts.is_empty() {
-        return Err(illegal());
-    }
-    Ok(parts)
-}
-
-fn part_of(bytes: &[u8]) -> Option<(Part<'_>, &[u8])> {
-    let (size, _) = bytes.split_first_chunk::<4>()?;
-    let (message, after) = bytes.split_at_checked(usize::try_from(i32::from_be_bytes(*size)).ok()?)?;
-    let (flag, rest) = message.get(12..)?.split_first_chunk::<4>()?;
-    let (length, rest) = rest.split_first_chunk::<4>()?;
-    let (body, rest) = rest.split_at_checked(usize::try_from(i32::from_be_bytes(*length)).ok()?)?;
-    let (length, rest) = rest.split_first_chunk::<2>()?;
-    let properties = rest.get(..usize::from(u16::from_be_bytes(*length)))?;
-    let properties = std::str::from_utf8(properties).ok()?;
-    Some((Part { flag: i32::from_be_bytes(*flag), properties, body }, after))
 }
 
 /// Returns the queue for a message. Below 0 the client leaves the choice to the server.

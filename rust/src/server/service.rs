@@ -31,8 +31,7 @@ use crate::base::sync::unmodelled::{Mutex, RwLock};
 use crate::base::units::{PhysicalOffset, QueueOffset};
 use crate::remoting::codes::response;
 use crate::remoting::command::Command;
-use crate::store::{Store, Unacknowledged};
-use crate::transaction::HalfFacts;
+use crate::store::{Store, StoredRecord, Unacknowledged};
 
 /// The maximum body size of a client's answer to an operator's request, in bytes. Longer answers are dropped.
 const ANSWER_BODY_MAX: usize = 4 << 20;
@@ -112,7 +111,7 @@ impl Service {
             return Ok(());
         }
         let Some(accounts) = self.accounts.read().clone() else { return Ok(()) };
-        let Err(denied) = access::admit(&accounts, request, |named| self.topic_at(named)) else { return Ok(()) };
+        let Err(denied) = access::admit(&accounts, request, |named| self.topics_at(named)) else { return Ok(()) };
         let (counter, remark) = match denied {
             Denied::NotSigned => {
                 let remark = "the request is not signed by an account that is known here";
@@ -140,16 +139,15 @@ impl Service {
         account.is_none() || accounts.is_none_or(|accounts| accounts.may(account, &access::read(topic)))
     }
 
-    /// Returns the topic of the record that a request names. For a half message, the real topic.
-    fn topic_at(&self, named: NamedOffset) -> Option<String> {
+    /// Returns the topic of the record that a request names. For a half message, the real topics of its transaction.
+    fn topics_at(&self, named: NamedOffset) -> Vec<String> {
         match named {
             NamedOffset::Record(offset) => {
-                let record = self.store.read_at(PhysicalOffset(offset)).ok()?;
-                Some(record.view().ok()?.topic.to_owned())
+                let topic = |record: StoredRecord| Some(record.view().ok()?.topic.to_owned());
+                self.store.read_at(PhysicalOffset(offset)).ok().and_then(topic).into_iter().collect()
             }
             NamedOffset::Half(offset) => {
-                let half = self.store.half(QueueOffset(offset)).ok()?;
-                Some(HalfFacts::of(&half.view().ok()?).real_topic.to_owned())
+                self.store.real_topics(QueueOffset(offset)).unwrap_or_default().into_iter().collect()
             }
         }
     }

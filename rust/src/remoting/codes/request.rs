@@ -1,4 +1,4 @@
-//! The request codes of RocketMQ 5.4 and the one that only txstore has, one row each.
+//! The request codes of RocketMQ 5.4 and the two that only txstore has, one row each.
 //!
 //! In:     a request's code.
 //! Out:    its name, the part of the server that answers it, and what an account needs for it.
@@ -6,7 +6,7 @@
 
 use AccessRule::{
     Admin, EndHalf, Group, HandBack, Heartbeat, Leave, Lock, Read, ReadInGroup, ReadRecord, SendOrRead, SendTo,
-    Signature,
+    SendToEach, Signature,
 };
 use Handler::{Client, End, Offset, Pull, Python, Refused, Send};
 
@@ -34,7 +34,9 @@ pub enum Handler {
 pub enum AccessRule {
     /// To send to the topic in this field.
     SendTo(&'static str),
-    /// To send to the real topic of the half message.
+    /// To send to the topic of each message in the body.
+    SendToEach,
+    /// To send to the real topic of the half message, and of the others of its transaction.
     EndHalf,
     /// To read the topic.
     Read,
@@ -91,7 +93,8 @@ impl AccessRule {
     pub const fn text(self) -> &'static str {
         match self {
             Self::SendTo(_) => "`PUB` on the topic",
-            Self::EndHalf => "`PUB` on the half message's topic",
+            Self::SendToEach => "`PUB` on the topic of each message",
+            Self::EndHalf => "`PUB` on the topic of each half message",
             Self::Read => "`SUB` on the topic",
             Self::ReadInGroup => "`SUB` on the topic and the group",
             Self::SendOrRead => "`PUB` or `SUB` on the topic",
@@ -283,6 +286,7 @@ request_codes! {
     AUTH_LIST_ACL = 3010: Refused, Admin;
     SWITCH_TIMER_ENGINE = 5001: Refused, Admin;
     TXSTORE_ADMIN = 31_001: Python, Admin;
+    TXSTORE_PREPARE = 31_002: Send, SendToEach;
     POP_MESSAGE = 200_050: Refused, Admin;
     ACK_MESSAGE = 200_051: Refused, Admin;
     PEEK_MESSAGE = 200_052: Refused, Admin;
