@@ -1156,6 +1156,60 @@ def java_hash_code(text: str) -> int:
     """Returns java.lang.String.hashCode of the text."""
 
 @final
+class BackupSource:
+    """A store of which a backup is taken. Another process may write it. Takes no lock and writes nothing to it."""
+
+    def __new__(cls, path: str | PathLike[str]) -> BackupSource:
+        """Opens the store. Raises ForeignStoreError (also if no copy of it could be opened for writing), OSErrors."""
+    def look(self) -> bool:
+        """Takes the present range of the log, and its settings.
+
+        False: writers kept changing the store in another way than by appending. Raises StoreCorruptError,
+        MissingFileError, ForeignStoreError, OSErrors.
+        """
+    @property
+    def first(self) -> int:
+        """The physical offset at which the log began at the last look."""
+    @property
+    def end(self) -> int:
+        """One past the last visible record at the last look."""
+    @property
+    def file_size(self) -> int:
+        """Bytes of a log file; 0 if there are none."""
+    @property
+    def store_id(self) -> str | None:
+        """The store's id, 32 hex digits. None: txstore has not opened it for writing."""
+    def is_still(self) -> bool:
+        """Returns whether the range of the last look is still what the writer shows.
+
+        Appending and retention do not change it. A writer that opens the store after a crash may.
+        """
+    def begin_copy(self, to: str | PathLike[str]) -> None:
+        """Writes settings, and the marks of a store that was not closed, to the directory of a copy."""
+    def silent_queue_files(self) -> list[str]:
+        """Returns the path of the last file of each queue that has had messages and has none in the range.
+
+        Only these files tell where such a queue continues. Paths are relative to the store.
+        """
+
+@final
+class LogFileContent:
+    """What a file of a log holds."""
+
+    @property
+    def records(self) -> int:
+        """How many records there are."""
+    @property
+    def crc32(self) -> int:
+        """The CRC-32 of its bytes up to the log's end, as `zlib.crc32` returns it."""
+
+def verify_log_file(path: str | PathLike[str], file_size: int, base: int, end: int) -> LogFileContent:
+    """Verifies each record, by each CRC that it has, of the log file of a store that begins at `base`, up to `end`.
+
+    Raises StoreCorruptError at the first byte that is not part of a whole record, and OSErrors.
+    """
+
+@final
 class Examiner:
     """Examines the files of a store that may not open, one log file per step. Writes nothing and takes no lock."""
 

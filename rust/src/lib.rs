@@ -35,6 +35,8 @@
 
 #[cfg(feature = "arrow")]
 pub mod arrow;
+#[cfg(feature = "arrow")]
+pub mod backup;
 pub mod base;
 pub mod index;
 pub mod log;

@@ -35,6 +35,7 @@ RUST_FOLDERS = {
         "recovery": "snapshot log_view mod",
         "store": "retention mod",
         "repair": "mod",
+        "backup": "mod",
         "arrow": "mod",
         "remoting": "mod",
         "server": "mod",
@@ -44,7 +45,8 @@ RUST_FOLDERS = {
 RUST_ORDER = [(folder, module) for folder, modules in RUST_FOLDERS.items() for module in modules]
 PYTHON_MODULES = (
     "transaction_state errors coroutines serialization config message listener interface _native arrow lazy consumer "
-    "producer transactions broker remoting client server shared aio testing database django report spark inspection cli"
+    "producer transactions broker remoting client server shared aio testing database django report spark inspection "
+    "backup cli"
 ).split()
 # Message and StoredMessage are the border's own classes, shown to users by the module that bears their name.
 PYTHON_EXCEPTIONS = {("message", "_native")}

@@ -10,6 +10,7 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod arrow;
+mod backup;
 mod call;
 mod codes;
 mod error;
@@ -47,6 +48,8 @@ mod _native {
         log_queue_offset_since, log_queue_position, log_queue_range, log_range, log_record, log_store_id,
         log_time_range, log_topics,
     };
+    #[pymodule_export]
+    use super::backup::{BackupSource, LogFileContent, verify_log_file};
     #[pymodule_export]
     use super::codes::{RequestRule, request_rules};
     #[cfg(feature = "server")]

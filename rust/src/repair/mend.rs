@@ -69,6 +69,30 @@ pub fn mend(
     Ok(mender.out)
 }
 
+/// Returns the settings of a store without derived files whose log ends at `end`: the same, and the sizes of files that
+/// are built again.
+pub(crate) fn settings_of_copy(
+    storage: &dyn Storage,
+    mut settings: Settings,
+    file_size: Option<u64>,
+    end: u64,
+) -> Result<Settings> {
+    settings.commit_log_file_size = file_size;
+    // No process wrote what the log has lost at its end. An open range ends with the log anyway.
+    settings.ranges.retain(|range| range.start < end);
+    for range_end in settings.ranges.iter_mut().filter_map(|range| range.end.as_mut()) {
+        *range_end = end.min(*range_end);
+    }
+    if settings.consume_queue_file_size.is_none() {
+        settings.consume_queue_file_size = consume_queue_file_size(storage, None)?;
+    }
+    if let (None, Ok(Some(geometry))) = (settings.index_slots, find_geometry(storage)) {
+        settings.index_slots = Some(geometry.slots);
+        settings.index_entries = Some(geometry.entries);
+    }
+    Ok(settings)
+}
+
 struct Mender<'a> {
     storage: &'a dyn Storage,
     copies: &'a dyn Storage,
@@ -141,21 +165,8 @@ impl Mender<'_> {
 
     /// Returns the store's settings, including the sizes of files that will be removed.
     fn settings(&self) -> Result<Settings> {
-        let mut settings = Settings::load(self.storage)?.unwrap_or_default();
-        settings.commit_log_file_size = Some(self.found.file_size);
-        // No process wrote what the log has lost at its end. An open range ends with the log anyway.
-        settings.ranges.retain(|range| range.start < self.found.end);
-        for end in settings.ranges.iter_mut().filter_map(|range| range.end.as_mut()) {
-            *end = self.found.end.min(*end);
-        }
-        if settings.consume_queue_file_size.is_none() {
-            settings.consume_queue_file_size = consume_queue_file_size(self.storage, None)?;
-        }
-        if let (None, Ok(Some(geometry))) = (settings.index_slots, find_geometry(self.storage)) {
-            settings.index_slots = Some(geometry.slots);
-            settings.index_entries = Some(geometry.entries);
-        }
-        Ok(settings)
+        let settings = Settings::load(self.storage)?.unwrap_or_default();
+        settings_of_copy(self.storage, settings, Some(self.found.file_size), self.found.end)
     }
 
     fn log(&mut self, damage: &Damage, settings: &Settings) -> Result<()> {

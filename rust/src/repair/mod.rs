@@ -14,6 +14,8 @@ mod tests;
 
 pub use examine::Examiner;
 pub use filler::{TOPIC, is_filler};
+#[cfg(feature = "arrow")]
+pub(crate) use mend::settings_of_copy;
 pub use mend::{Mended, mend, report};
 
 use std::collections::{BTreeMap, BTreeSet};

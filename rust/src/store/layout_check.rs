@@ -22,7 +22,7 @@ pub(super) struct Geometry {
 }
 
 /// Refuses kinds of stores that txstore cannot continue (docs/format.md).
-pub(super) fn refuse(storage: &dyn Storage) -> Result<()> {
+pub(crate) fn refuse(storage: &dyn Storage) -> Result<()> {
     if storage.len("consumequeue/CURRENT")?.is_some() {
         return Err(foreign(
             storage,

@@ -52,6 +52,8 @@ pub use copy::Copy;
 pub use deliver_delayed::Delivered;
 pub use end_transaction::{Decider, End, EndKind, Ended};
 pub use expire::Expired;
+#[cfg(feature = "arrow")]
+pub(crate) use layout_check::refuse as refuse_layout;
 pub use lifecycle::note_fork;
 pub use open::OpenReport;
 pub use statistics::{PendingRow, StoreStat};

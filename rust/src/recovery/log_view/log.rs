@@ -130,6 +130,11 @@ impl Log {
         self.files.range().start
     }
 
+    /// Returns the size of one file in bytes; 0 if there are no files and none is remembered.
+    pub(crate) const fn file_size(&self) -> u64 {
+        self.files.file_size()
+    }
+
     /// Returns the end that the writer publishes, if there is one.
     pub const fn published_end(&self) -> Option<u64> {
         self.published_end
