@@ -33,6 +33,10 @@ def test_page_can_be_followed_word_by_word(name: str, tmp_path: Path) -> None:
     assert follow(ROOT / "docs" / f"{name}.md", tmp_path) == ""
 
 
+def test_page_on_backups_runs_as_shown(tmp_path: Path) -> None:
+    assert follow(ROOT / "docs/backup.md", tmp_path) == "2 0\n"
+
+
 def test_page_on_testing_runs_as_shown(tmp_path: Path) -> None:
     assert follow(ROOT / "docs/testing_your_service.md", tmp_path) == "[b'17']\n" * 2
 

@@ -1,13 +1,16 @@
-"""`txstore store …`: creates a store, shows its statistics, checks, repairs, dumps and heals it.
+"""`txstore store …`: creates a store, shows its statistics, checks, repairs, backs up, dumps and heals it.
 
 In:     a path; for `stat`, also the address of a server.
 Out:    text or JSON lines, an exit code.
-Always: only `create`, `repair` and `heal` write.
-Not here: how records are verified and files repaired (`txstore.inspection`), single transactions (`tx`).
+Always: only `create`, `repair` and `heal` write to a store.
+Not here: how records are verified and files repaired (`txstore.inspection`), how a store is copied (`txstore.backup`),
+        single transactions (`tx`).
 """
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +19,7 @@ import typer
 import txstore
 from txstore import errors
 from txstore._native import OpenReport
+from txstore.backup import take_backup
 from txstore.cli.agreement import Yes, agreed
 from txstore.cli.arguments import AsJson, StorePath, StoreTarget, noun
 from txstore.cli.exit_codes import EXIT_DAMAGED, EXIT_FINDING, EXIT_OK
@@ -37,7 +41,7 @@ _STATISTICS = (
     "pending_transactions pending_table_bytes decided_halves"
 ).split()
 
-app: typer.Typer = noun("A whole store: create, stat, check, repair, dump, heal.")
+app: typer.Typer = noun("A whole store: create, stat, check, repair, backup, dump, heal.")
 
 
 @app.command()
@@ -176,6 +180,47 @@ def _print_plan(depth: Depth) -> None:
     _print_findings(depth.findings)
     for line in depth.plan:
         print(f"to do: {line}")
+
+
+@app.command("backup")
+def back_up(
+    path: StorePath,
+    destination: Annotated[
+        str, typer.Argument(metavar="DEST", help="Folder of the backups; better on another disk. Created if missing.")
+    ],
+    keep: Annotated[
+        int | None, typer.Option("--keep", metavar="N", min=1, help="Keep the newest N backups (default: all).")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add a backup to a folder; safe while a program writes the store."""
+    began = time.monotonic()
+    backup = take_backup(path, destination, keep=keep, progress=Progress, warn=_warn)
+    facts: dict[str, Any] = {
+        "backup": str(backup.path),
+        "first": backup.first,
+        "end": backup.end,
+        "copied_bytes": backup.copied_bytes,
+        "linked_bytes": backup.linked_bytes,
+        "verified_records": backup.verified_records,
+        "milliseconds": milliseconds(time.monotonic() - began),
+    }
+    if as_json:
+        print_json(facts)
+        return
+    print_facts(
+        facts
+        | {
+            "copied_bytes": size(backup.copied_bytes),
+            "linked_bytes": size(backup.linked_bytes),
+            "milliseconds": age(facts["milliseconds"]),
+        }
+    )
+    print(f"to restore: copy it (`cp -r {backup.path} PATH`), then open the copy, never the backup itself")
+
+
+def _warn(text: str) -> None:
+    print(f"txstore: {paint('warning', 'yellow', sys.stderr)}: {text}", file=sys.stderr)
 
 
 @app.command()
