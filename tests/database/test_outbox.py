@@ -11,6 +11,7 @@ import signal
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,17 @@ def test_messages_of_a_group_stay_in_commit_order(broker: EmbeddedBroker, produc
             session.commit()
     eventually(lambda: len(bodies(broker)) == 100)
     assert bodies(broker) == [b"%d" % number for number in range(100)]
+
+
+def test_delay_begins_with_the_commit(broker: EmbeddedBroker, producer: OutboxProducer, kind: Kind) -> None:
+    with session_of(kind) as session:
+        producer.send(Message("orders", b"in a second", delay_level=1), session=session)
+        producer.send(Message("orders", b"at once"), session=session)
+        before = datetime.now(UTC)
+        session.commit()
+    eventually(lambda: bodies(broker) == [b"at once", b"in a second"])
+    delayed = broker.read("orders", 0, 1, 1)[0][0]
+    assert delayed.store_timestamp - before >= timedelta(seconds=1)
 
 
 def test_group_whose_numbers_were_given_in_another_order_is_sent(

@@ -231,7 +231,7 @@ def test_delay_level_is_cleared_with_a_warning() -> None:
     fake = FakeBroker()
     producer = fake.transaction_producer("g")
     run: Callable[..., Any] = lambda message, arg: LocalTransactionState.COMMIT  # noqa: E731
-    with pytest.warns(UserWarning, match="delay level is cleared"):
+    with pytest.warns(UserWarning, match="delay level is cleared\nhint: .*session=session"):
         sent = producer.send_in_transaction(Message("t", b"x", delay_level=3), executer=run)
     assert sent.message.delay_level == 0
     with pytest.warns(UserWarning, match="delay level"), producer.transaction(Message("t", b"y", delay_level=1)) as tx:

@@ -108,6 +108,34 @@ def test_message_groups_keep_their_queues() -> None:
         assert sorted(queues.values()) == [[b"0", b"2", b"4"] * 2, [b"1", b"3", b"5"] * 2]
 
 
+def test_a_message_group_has_the_order_of_the_commits() -> None:
+    with FakeBroker() as broker:
+        broker.create_topic("orders", queues=8)
+        asked: list[TransactionMessage] = []
+
+        def check(message: TransactionMessage) -> LocalTransactionState:
+            asked.append(message)
+            return COMMIT
+
+        def ordered(*bodies: bytes) -> list[Message]:
+            return [Message("orders", body, message_group="customer-1") for body in bodies]
+
+        producer = broker.transaction_producer("shop", check_listener=check)
+        with pytest.raises(KeyError), producer.transaction(ordered(b"checked")):
+            raise KeyError("the database")
+        with producer.transaction(ordered(b"outer 1", b"outer 2")):
+            with producer.transaction(ordered(b"inner")[0]):
+                broker.producer("plain").send(ordered(b"plain")[0])
+            sent = producer.send_in_transaction(ordered(b"by a listener")[0], executer=lambda message, arg: COMMIT)
+        broker.clock.advance(6)
+        broker.run_checks()
+        found = broker.messages("orders")
+        assert [message.body for message in asked] == [b"checked"]
+        assert {message.queue_id for message in found} == {sent.send_result.queue_id}
+        bodies = [message.body for message in sorted(found, key=lambda message: message.queue_offset)]
+        assert bodies == [b"plain", b"inner", b"by a listener", b"outer 1", b"outer 2", b"checked"]
+
+
 @pytest.mark.parametrize(
     ("given", "error", "told"),
     [

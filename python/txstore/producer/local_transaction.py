@@ -196,11 +196,15 @@ def not_a_message(given: object) -> InvalidMessageError:
 def without_delay(message: Message, group: str, *, stacklevel: int) -> Message:
     """Returns the message without its delay level, and warns, because a transactional message cannot be delayed.
 
-    RocketMQ's producer clears it, too: the delivery of the half message itself must not be delayed.
+    RocketMQ's producer clears it, too. docs/transactions.md says why.
     """
     if not message.delay_level:
         return message
-    warnings.warn("a transactional message cannot be delayed: its delay level is cleared", stacklevel=stacklevel + 1)
+    warnings.warn(
+        "a transactional message cannot be delayed: its delay level is cleared\n"
+        "hint: broker.producer(group, database=database).send(message, session=session) delays it from the commit on",
+        stacklevel=stacklevel + 1,
+    )
     _log.warning(
         "delay level cleared", extra={"topic": message.topic, "group": group, "delay_level": message.delay_level}
     )

@@ -138,7 +138,8 @@ impl Shared {
         check_body(half.message.body, self.options.max_message_size)?;
         check_queue(half.message.queue_id)?;
         if half.message.envelope.delay_level > 0 {
-            return Err(Error::InvalidMessage { what: "a transactional message cannot be delayed".into() });
+            let what = "a transactional message cannot be delayed\nhint: leave out its delay level";
+            return Err(Error::InvalidMessage { what: what.into() });
         }
         names::validate_group(half.group)
     }
