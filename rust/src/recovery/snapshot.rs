@@ -4,11 +4,7 @@
 //! Out:    the same, if the file is whole and fits the log.
 //! Always: everything derived from the log below the position was synced before the snapshot was written. The snapshot
 //!         is never needed for correctness: without it the whole log is read.
-//!
-//! ```text
-//! 0         8         12     16                     little-endian
-//! | magic   | version | crc  | payload …            the CRC-32 is the payload's
-//! ```
+//! Not here: the header (`storage::sealed`).
 
 use std::sync::Arc;
 
@@ -17,6 +13,7 @@ use crate::base::mutant::{Mutant, mutated};
 use crate::base::units::{QueueId, to_u64, to_usize};
 use crate::index::key_index::IndexMark;
 use crate::storage::config_file::replace_file;
+use crate::storage::sealed::{HEADER, Reader, Seal, Writer};
 use crate::storage::{OpenMode, Storage};
 use crate::transaction::op_progress::OpProgress;
 use crate::transaction::outcome::DecidedHalves;
@@ -25,10 +22,8 @@ use crate::transaction::table::{Frozen, NewHalf, Table};
 use crate::transaction::{HalfCopy, Identity};
 
 const PATH: &str = "txstore/snapshot";
-const MAGIC: u64 = u64::from_le_bytes(*b"txsnap\r\n");
 /// A file of another version is ignored: the whole log is scanned once.
-const VERSION: u32 = 3;
-const HEADER: usize = 16;
+const SEAL: Seal = Seal { magic: *b"txsnap\r\n", version: 3 };
 /// Size of a pending transaction with one copy, in bytes.
 const PENDING_SIZE_MIN: usize = 2 * 8 + 2 * 8 + 8 * 4;
 
@@ -77,7 +72,7 @@ impl Snapshot {
     /// Encodes a snapshot of a live table. The table's ages use the monotonic clock; `to_wall_ms` added to its times
     /// gives wall time.
     pub fn encode(&self, table: &Frozen, to_wall_ms: i64) -> Vec<u8> {
-        let mut out = Writer(vec![0; HEADER]);
+        let mut out = Writer::new();
         out.u64(self.position);
         out.i64(self.newest_store_ms);
         out.u64(self.anchor.map_or(u64::MAX, |anchor| anchor.physical_offset));
@@ -93,14 +88,7 @@ impl Snapshot {
         out.text(self.index.as_ref().map_or("", |mark| &mark.file));
         out.u32(self.index.as_ref().map_or(0, |mark| mark.count));
         write_table(&mut out, table, to_wall_ms);
-        let mut bytes = out.0;
-        let crc = crc32fast::hash(bytes.get(HEADER..).unwrap_or_default());
-        for (slot, byte) in
-            bytes.iter_mut().zip(MAGIC.to_le_bytes().into_iter().chain(VERSION.to_le_bytes()).chain(crc.to_le_bytes()))
-        {
-            *slot = byte;
-        }
-        bytes
+        out.seal(SEAL)
     }
 
     /// Replaces the file.
@@ -121,12 +109,12 @@ impl Snapshot {
 
     /// Returns the position of the snapshot in the file; 0 if it is missing or damaged.
     pub fn position_of(storage: &dyn Storage) -> Result<u64> {
-        Ok(read_file(storage, |bytes| payload(bytes)?.u64())?.unwrap_or(0))
+        Ok(read_file(storage, |bytes| Reader::open(SEAL, bytes)?.u64())?.unwrap_or(0))
     }
 
     /// Decodes a snapshot; `None` if the bytes are not one.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut input = payload(bytes)?;
+        let mut input = Reader::open(SEAL, bytes)?;
         let (position, newest_store_ms) = (input.u64()?, input.i64()?);
         let anchor = Anchor { physical_offset: input.u64()?, size: input.u32()?, crc: input.u32()? };
         let mut queues = Vec::new();
@@ -158,20 +146,13 @@ fn read_file<T>(storage: &dyn Storage, take: impl FnOnce(&[u8]) -> Option<T>) ->
     Ok(map.bytes(0..length.min(map.len())).and_then(|bytes| take(&bytes)))
 }
 
-/// Returns the payload if the header matches it.
-fn payload(bytes: &[u8]) -> Option<Reader<'_>> {
-    let mut input = Reader(bytes);
-    let (magic, version, crc) = (input.u64()?, input.u32()?, input.u32()?);
-    (magic == MAGIC && version == VERSION && crc32fast::hash(input.0) == crc).then_some(input)
-}
-
 fn write_table(out: &mut Writer, table: &Frozen, to_wall_ms: i64) {
     out.u64(table.lowest());
     let (base, count, bits) = table.decided.parts();
     out.u64(base);
     out.u64(count);
     out.u64(to_u64(table.decided.bytes()));
-    bits.for_each(|piece| out.0.extend_from_slice(piece));
+    bits.for_each(|piece| out.bytes(piece));
     let (op_end, runs) = table.ops.parts();
     let runs: Vec<_> = runs.collect();
     out.u64(op_end);
@@ -188,7 +169,7 @@ fn write_table(out: &mut Writer, table: &Frozen, to_wall_ms: i64) {
     let mut pending: Vec<_> = table.iter().collect();
     pending.sort_unstable_by_key(|entry| entry.newest.queue_offset);
     out.u64(to_u64(pending.len()));
-    out.0.reserve(pending.len() * PENDING_SIZE_MIN);
+    out.reserve(pending.len() * PENDING_SIZE_MIN);
     for entry in pending {
         write_pending(out, entry, to_wall_ms);
     }
@@ -196,7 +177,7 @@ fn write_table(out: &mut Writer, table: &Frozen, to_wall_ms: i64) {
 
 /// Writes one transaction. Nearly all have one copy, so the list of further copies is present only if there are some.
 fn write_pending(out: &mut Writer, entry: &Pending, to_wall_ms: i64) {
-    out.copy(entry.newest);
+    write_copy(out, entry.newest);
     out.u64(entry.identity);
     out.i64(entry.stored_ms + to_wall_ms);
     out.i32(entry.immunity_ms().and_then(|immunity| i32::try_from(immunity).ok()).unwrap_or(-1));
@@ -208,7 +189,7 @@ fn write_pending(out: &mut Writer, entry: &Pending, to_wall_ms: i64) {
     out.u32(u32::from(newest_sent));
     out.u32(u32::try_from(copies.len() - 1).unwrap_or(u32::MAX));
     for (copy, sent) in copies.iter().take(copies.len() - 1) {
-        out.copy(*copy);
+        write_copy(out, *copy);
         out.u32(u32::from(*sent));
     }
     let more = entry.more().filter(|_| !mutated(Mutant::NamedNotKept));
@@ -239,7 +220,7 @@ fn read_table(input: &mut Reader<'_>) -> Option<Table> {
     let groups = (0..input.u64()?).map(|_| input.text()).collect::<Option<Vec<_>>>()?;
     let pending = input.u64()?;
     // A count larger than the bytes can hold is damage, so no memory is reserved for it.
-    table.reserve(to_usize(pending).min(input.0.len() / PENDING_SIZE_MIN));
+    table.reserve(to_usize(pending).min(input.left() / PENDING_SIZE_MIN));
     for _ in 0..pending {
         read_pending(input, &groups, &mut table)?;
     }
@@ -247,13 +228,13 @@ fn read_table(input: &mut Reader<'_>) -> Option<Table> {
 }
 
 fn read_pending(input: &mut Reader<'_>, groups: &[&str], table: &mut Table) -> Option<()> {
-    let copy = input.copy()?;
+    let copy = read_copy(input)?;
     let identity = input.u64()?;
     let stored_ms = input.i64()?;
     let immunity_ms = input.i32()?;
     let (size, group, checks) = (input.u32()?, input.u32()?, input.u32()?);
     let sent = input.u32()? != 0;
-    let older = (0..input.u32()?).map(|_| Some((input.copy()?, input.u32()? != 0))).collect::<Option<Vec<_>>>()?;
+    let older = (0..input.u32()?).map(|_| Some((read_copy(input)?, input.u32()? != 0))).collect::<Option<Vec<_>>>()?;
     let named = (0..input.u32()?).map(|_| input.u64()).collect::<Option<Vec<_>>>()?;
     let set_sizes = (0..input.u32()?).map(|_| input.u32()).collect::<Option<Vec<_>>>()?;
     let half = NewHalf {
@@ -271,69 +252,13 @@ fn read_pending(input: &mut Reader<'_>, groups: &[&str], table: &mut Table) -> O
     Some(())
 }
 
-struct Writer(Vec<u8>);
-
-impl Writer {
-    fn u32(&mut self, value: u32) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-
-    fn u64(&mut self, value: u64) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-
-    fn i64(&mut self, value: i64) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-
-    fn i32(&mut self, value: i32) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-
-    fn copy(&mut self, copy: HalfCopy) {
-        self.u64(copy.queue_offset);
-        self.u64(copy.physical_offset);
-    }
-
-    fn text(&mut self, text: &str) {
-        self.u32(u32::try_from(text.len()).unwrap_or(u32::MAX));
-        self.0.extend_from_slice(text.as_bytes());
-    }
+fn write_copy(out: &mut Writer, copy: HalfCopy) {
+    out.u64(copy.queue_offset);
+    out.u64(copy.physical_offset);
 }
 
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        Some(u32::from_le_bytes(*self.take(4)?.first_chunk()?))
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        Some(u64::from_le_bytes(*self.take(8)?.first_chunk()?))
-    }
-
-    fn i64(&mut self) -> Option<i64> {
-        Some(i64::from_le_bytes(*self.take(8)?.first_chunk()?))
-    }
-
-    fn i32(&mut self) -> Option<i32> {
-        Some(i32::from_le_bytes(*self.take(4)?.first_chunk()?))
-    }
-
-    fn copy(&mut self) -> Option<HalfCopy> {
-        Some(HalfCopy { queue_offset: self.u64()?, physical_offset: self.u64()? })
-    }
-
-    fn text(&mut self) -> Option<&'a str> {
-        let length = self.u32()?;
-        std::str::from_utf8(self.take(to_usize(u64::from(length)))?).ok()
-    }
+fn read_copy(input: &mut Reader<'_>) -> Option<HalfCopy> {
+    Some(HalfCopy { queue_offset: input.u64()?, physical_offset: input.u64()? })
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ pub mod disk;
 pub mod memory;
 mod path;
 pub mod process;
+pub(crate) mod sealed;
 pub mod segment;
 pub mod settings;
 
