@@ -954,8 +954,8 @@ class Scan:
     `Scan.advance`, so a record across the end is an error. `skip_bytes_min`: bytes of the log that are skipped at
     least, where the queues' files show that no row is there. `shows_missing`: the view `transactions` also has a row for
     each op, and for the finals and discarded copies of each identity, whose half is not in the log, in the state
-    `half_missing`. `threads`: how many read each stream, `piece_bytes` of the log at a time; the view
-    `transactions` uses one. The constructor opens nothing.
+    `half_missing`. `statistics_path`: as in `txstore.scan`. `threads`: how many read each stream, `piece_bytes` of the
+    log at a time; the view `transactions` uses one. The constructor opens nothing.
 
     Raises InvalidOptionError.
     """
@@ -983,6 +983,7 @@ class Scan:
         fail_on_data_loss: bool = True,
         skip_bytes_min: int | None = None,
         shows_missing: bool = False,
+        statistics_path: str | PathLike[str] | None = None,
         threads: int = 1,
         piece_bytes: int = ...,
     ) -> Scan: ...

@@ -42,6 +42,7 @@ def scan(
     batch_bytes: int | None = None,
     bad_records: Literal["fail", "skip"] = "fail",
     fail_on_data_loss: bool = True,
+    statistics_path: str | os.PathLike[str] | None = None,
     threads: int = 1,
 ) -> Scan:
     """Returns a range of a store's commit log, to be read by pyarrow, Polars, DuckDB or pandas.
@@ -66,6 +67,8 @@ def scan(
         bad_records: "fail" raises with file and offset; "skip" skips the record and counts it in `Scan.bad_records`.
         fail_on_data_loss: whether it is an error that retention removed the start of the range; if not, the scan begins
             after it and counts the bytes in `Scan.lost_bytes`.
+        statistics_path: with "statistics", a folder outside of the store, created if its parent exists. What is counted
+            of full log files without statistics in the store is kept there, and read by the next scan.
         threads: how many threads read the log, at most 256. Batches come in the log's order with any number. The view
             "transactions" uses one.
 
@@ -95,6 +98,7 @@ def scan(
         batch_bytes=_size("batch_bytes", batch_bytes),
         skip_bad_records=_choice("bad_records", bad_records) == "skip",
         fail_on_data_loss=fail_on_data_loss,
+        statistics_path=statistics_path,
         threads=_size("threads", threads) or 0,
     )
     found.check()

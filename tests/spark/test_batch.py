@@ -110,8 +110,12 @@ def test_views_show_halves_ops_and_transactions(spark: SparkSession, orders: Pat
         assert row.prepared_transaction_offset in committed[row.physical_offset].half_physical_offsets
 
 
-def test_statistics_count_each_queue(spark: SparkSession, orders: Path) -> None:
+def test_statistics_count_each_queue(spark: SparkSession, orders: Path, tmp_path: Path) -> None:
     rows = load(spark, orders, view="statistics").collect()
+    for _ in range(2):
+        assert load(spark, orders, view="statistics", statisticsPath=f"file:{tmp_path}/folder").collect() == rows
+    with pytest.raises(Exception, match="into which no reader writes"):
+        load(spark, orders, view="statistics", statisticsPath=str(orders / "folder")).collect()
     every = load(spark, orders, includeSystemTopics="true", columns="topic,queue_id,size").collect()
     assert {row.file % (1 << 16) for row in rows} == {0}
     counted: Counter[tuple[str, int]] = Counter()
@@ -181,6 +185,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"startingTimestamp": 5, "view": "statistics"}, "or read the view commitlog"),
     ({"endingOffsets": '{"orders":{"0":1}}', "view": "statistics"}, "or read the view commitlog"),
     ({"endingPhysicalOffset": 0, "view": "transactions"}, "or read the view traces"),
+    ({"statisticsPath": "/tmp/folder"}, "only the view statistics"),
+    ({"statisticsPath": "", "view": "statistics"}, "names a folder"),
     ({"subscribe": "orders", "view": "ops"}, "no topics to select"),
 ]
 

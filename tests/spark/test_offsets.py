@@ -197,6 +197,29 @@ def test_what_retention_removed_is_an_error_or_a_warning(
         assert read(spark, store, **starts, failOnDataLoss="false") == every
 
 
+def test_a_topic_that_was_deleted_and_created_again_continues_its_offsets(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "again.store"
+    with txstore.open(path, mapped_file_size_consume_queue=20 * 10) as broker:
+        for count in (25, 30):
+            broker.create_topic("orders", 1)
+            with broker.producer("orders") as producer:
+                producer.send_batch([Message("orders", b"x")] * count)
+            if count == 25:
+                assert broker.delete_topic("orders") == 25
+        (first,) = (queue.first for queue in broker.queues() if queue.topic == "orders")
+    assert first == 25
+
+    def found(**options: object) -> list[int]:
+        return [queue_offset for _, _, queue_offset in read(spark, path, assign={"orders": [0]}, **options)]
+
+    assert found() == found(startingOffsets={"orders": {"0": -2}}) == [*range(55)]
+    assert found(startingOffsets={"orders": {"0": first}}) == [*range(25, 55)]
+    former: dict[str, object] = {"startingOffsets": {"orders": {"0": 3}}}
+    with pytest.raises(Exception, match="to 55, and not 3"):
+        found(**former)
+    assert found(**former, failOnDataLoss="false") == [*range(3, 55)]
+
+
 def reader(store: Path, **options: object) -> TxStoreStreamReader:
     from pyspark.sql.types import LongType, StructType
 

@@ -13,6 +13,7 @@ import pytest
 
 import txstore
 from tests.copies import killed_copy
+from tests.counted import assert_statistics
 from tests.golden.unpack import NAMES, OWN, Unpacked
 from txstore import Message, _native
 
@@ -41,32 +42,6 @@ def questions(store: Path) -> Iterator[dict[str, Any]]:
     yield {"topic_pattern": "[a-p].*"}
     yield {"view": "halves"}
     yield {"view": "ops"}
-
-
-def assert_statistics(store: Path) -> None:
-    """Compares the view of statistics with a count of all records."""
-    names = ["topic", "queue_id", "physical_offset", "size", "store_timestamp", "transaction_type"]
-    records = pa.table(_native.Scan(store, view="commitlog", columns=names)).to_pylist()
-    size = next(file.stat().st_size for file in sorted((store / "commitlog").glob("0*")) if file.stat().st_size)
-    expected: dict[tuple[int, str, int], dict[str, Any]] = {}
-    for record in records:
-        # Records of the other types are in no queue. A half message is, and its sysflag says so.
-        if record["transaction_type"] in ("prepared", "rollback") and record["topic"] != _native.HALF_TOPIC:
-            continue
-        file = record["physical_offset"] // size * size
-        row = expected.setdefault(
-            (file, record["topic"], record["queue_id"]),
-            {"messages": 0, "bytes": 0, "first_store_timestamp": record["store_timestamp"]},
-        )
-        row["messages"] += 1
-        row["bytes"] += record["size"]
-        row["last_store_timestamp"] = record["store_timestamp"]
-    rows = [
-        {"topic": topic, "queue_id": queue, "file": file, **row}
-        for (file, topic, queue), row in sorted(expected.items())
-    ]
-    for threads in (1, 2):
-        assert pa.table(txstore.scan(store, view="statistics", threads=threads)).to_pylist() == rows
 
 
 def assert_rows_of_a_filter(store: Path) -> None:

@@ -33,6 +33,7 @@ class LazyOptions(TypedDict, total=False):
     end_time: datetime | None
     bad_records: Literal["fail", "skip"]
     fail_on_data_loss: bool
+    statistics_path: str | os.PathLike[str] | None
     threads: int
 
 

@@ -81,6 +81,8 @@ class TxStoreReader(DataSourceReader):
         """Returns the ranges of one store."""
         first, visible = _native.log_range(options.path)
         if options.reads_whole:
+            if options.statistics_path is not None:
+                _native.Scan(options.path, **options.arguments()).check()
             return [LogRange(options.path, first, visible)]
         start, end = _range(options, first, visible)
         limits, fails = options.limits, options.fail_on_data_loss

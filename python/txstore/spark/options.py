@@ -38,7 +38,7 @@ OPTIONS = tuple(
     startingOffsetsByTimestamp endingOffsetsByTimestamp startingOffsetsByTimestampStrategy startingPhysicalOffset
     endingPhysicalOffset startingTimestamp endingTimestamp minPartitions maxPartitionBytes maxOffsetsPerTrigger
     maxBytesPerTrigger minOffsetsPerTrigger maxTriggerDelay failOnDataLoss badRecords columns includeBody
-    includeProperties batchRows batchBytes
+    includeProperties batchRows batchBytes statisticsPath
     """.split()
 )
 _KNOWN = {name.lower(): name for name in OPTIONS}
@@ -84,6 +84,7 @@ class ReadOptions:
     skip_bad_records: bool = False
     batch_rows: int | None = 16_384
     batch_bytes: int | None = 16 << 20
+    statistics_path: str | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -131,6 +132,7 @@ class ReadOptions:
             skip_bad_records=given.choice("badRecords", ("fail", "skip")) == "skip",
             batch_rows=given.number("batchRows", 1) or cls.batch_rows,
             batch_bytes=given.size("batchBytes") or cls.batch_bytes,
+            statistics_path=given.folder("statisticsPath"),
         )
 
     @property
@@ -161,6 +163,7 @@ class ReadOptions:
             "batch_bytes": self.batch_bytes,
             "skip_bad_records": self.skip_bad_records,
             "fail_on_data_loss": self.fail_on_data_loss,
+            "statistics_path": self.statistics_path,
         }
 
     def check_topics(self) -> None:
@@ -206,12 +209,20 @@ class _Given:
         if not texts or not all(texts):
             hint = 'hint: .load("orders.store") names the store\'s directory'
             raise _invalid("path", f"missing\n{hint}; for a table of Spark's catalog: {_NO_TABLES}")
-        # Spark parses options on the driver. The tasks run in other directories, on other hosts.
-        paths = tuple(str(Path(_local(text)).absolute()) for text in texts)
+        paths = tuple(_local("path", text) for text in texts)
         for path in paths:
             if paths.count(path) > 1:
                 raise _invalid("paths", f"names {path} twice")
         return paths
+
+    def folder(self, option: str) -> str | None:
+        """Returns the absolute path of a folder."""
+        text = self.texts.get(option)
+        if text is None:
+            return None
+        if not text or self.texts.get("view") != "statistics":
+            raise _invalid(option, "names a folder, and only the view statistics has a use for it")
+        return _local(option, text)
 
     def _listed(self) -> list[str]:
         try:
@@ -290,14 +301,16 @@ def _known(name: str) -> str:
     return known
 
 
-def _local(path: str) -> str:
-    """Removes the scheme from a path. Spark users write one, but only local files can be mapped."""
+def _local(option: str, path: str) -> str:
+    """Returns an absolute path without its scheme. Spark users write one, but only local files can be mapped.
+
+    Spark parses options on the driver. The tasks run in other directories, on other hosts.
+    """
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", path)
-    if scheme is None:
-        return path
-    if scheme[1].lower() != "file":
-        raise _invalid("path", f"must be a local path, got {path!r}\nhint: read a store where its files are mounted")
-    return re.sub(r"^[A-Za-z]+:(//[^/]*(?=/))?", "", path)
+    if scheme is not None and scheme[1].lower() != "file":
+        raise _invalid(option, f"must be a local path, got {path!r}\nhint: read a store where its files are mounted")
+    bare = path if scheme is None else re.sub(r"^[A-Za-z]+:(//[^/]*(?=/))?", "", path)
+    return str(Path(bare).absolute())
 
 
 def _invalid(option: str, what: str) -> InvalidOptionError:

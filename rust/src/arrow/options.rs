@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::path::PathBuf;
 
 use regex_lite::Regex;
 
@@ -101,6 +102,8 @@ pub struct ScanOptions {
     pub skip_bytes_min: u64,
     /// In the view of transactions: whether ops, finals and discarded copies whose half is not in the log are rows.
     pub half_missing: HalfMissing,
+    /// In the view of statistics: a folder outside of the store that keeps what was counted.
+    pub statistics_path: Option<PathBuf>,
 }
 
 /// RocketMQ's clients send bodies of at most 4 MiB, so a batch holds a few of them, and fits the cache of most
@@ -133,6 +136,7 @@ impl ScanOptions {
             fail_on_data_loss: true,
             skip_bytes_min: SKIP_BYTES_MIN,
             half_missing: HalfMissing::Hidden,
+            statistics_path: None,
         }
     }
 
@@ -149,6 +153,10 @@ impl ScanOptions {
         }
         if matches!(self.view, View::Transactions | View::Statistics) {
             self.check_whole()?;
+        }
+        if self.view != View::Statistics && self.statistics_path.is_some() {
+            let what = format!("only the view statistics has a use for it, not the view {}", self.view.name());
+            return Err(invalid("statistics_path", what));
         }
         match (self.start, self.end) {
             (Some(start), Some(end)) if start > end => {

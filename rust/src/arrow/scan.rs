@@ -27,7 +27,7 @@ use crate::log::commit_log::{Step, UNWRITTEN, too_old};
 use crate::record::compression::{BODY_MAX, decompress};
 use crate::record::layout::{HEAD_MAX, SYS_COMPRESSED};
 use crate::record::{DecodeError, RecordView};
-use crate::recovery::log_view::{Pace, Skips, Tail, Tally, Window};
+use crate::recovery::log_view::{Pace, Skips, StatisticsFiles, Tail, Tally, Window};
 use crate::storage::ahead::ask_for;
 use crate::transaction::op::parse_op_body;
 
@@ -110,6 +110,9 @@ impl Scan {
     /// Creates a stream over a log.
     pub fn over(log: Log, options: Arc<ScanOptions>, counts: Arc<Counts>) -> Result<Self> {
         options.check()?;
+        if let Some(path) = &options.statistics_path {
+            StatisticsFiles::check(path, &log)?;
+        }
         let (start, end) = Self::range(&log, &options, &counts)?;
         let skips = log.skips_of(&options, start..end)?;
         let batch = Batch::new(&options.columns);
@@ -245,8 +248,13 @@ impl Scan {
 
     fn tally(&mut self) -> Result<Vec<Tally>> {
         for _ in 0..TRIES_MAX {
-            let found = self.log.tally();
+            let folder = self.options.statistics_path.as_deref();
+            let folder = folder.map(|path| StatisticsFiles::at(path, &self.log)).transpose()?;
+            let found = self.log.tally(folder.as_ref());
             if self.log.is_still() {
+                if let Some(folder) = folder {
+                    folder.remove_below(self.log.first())?;
+                }
                 return found;
             }
             self.log.refresh()?;

@@ -40,7 +40,8 @@ impl Scan {
     #[pyo3(signature = (path, *, view="messages", columns=None, topics=None, topic_pattern=None, system_topics=false,
         queues=None, only_queues=false, start_store_ms=None, end_store_ms=None, transaction_types=None, start=None,
         end=None, is_cut=false, batch_rows=None, batch_bytes=None, skip_bad_records=false, fail_on_data_loss=true,
-        skip_bytes_min=None, shows_missing=false, threads=1, piece_bytes=Threads::PIECE_BYTES))]
+        skip_bytes_min=None, shows_missing=false, statistics_path=None, threads=1,
+        piece_bytes=Threads::PIECE_BYTES))]
     #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools)] // Each is a keyword.
     fn new(
         py: Python<'_>,
@@ -64,6 +65,7 @@ impl Scan {
         fail_on_data_loss: bool,
         skip_bytes_min: Option<u64>,
         shows_missing: bool,
+        statistics_path: Option<PathBuf>,
         threads: usize,
         piece_bytes: u64,
     ) -> PyResult<Self> {
@@ -87,6 +89,7 @@ impl Scan {
             options.batch_bytes = batch_bytes.unwrap_or(options.batch_bytes);
             options.skip_bytes_min = skip_bytes_min.unwrap_or(options.skip_bytes_min);
             options.bad_records = if skip_bad_records { BadRecords::Skip } else { BadRecords::Fail };
+            options.statistics_path = statistics_path;
             options.check()?;
             if shows_missing {
                 options.half_missing = HalfMissing::Shown;

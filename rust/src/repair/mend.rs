@@ -3,8 +3,8 @@
 //! In:     a store that no process has open, the result of an examination, a directory for copies.
 //! Out:    what was done.
 //! Always: works in this order, so that a crash at any point leaves a store that can be examined and repaired again:
-//!         copies of all that may change; the damaged ranges of the log; and only when the whole log can be read, the
-//!         marks of a writer, then the removal of derived files.
+//!         copies of all that may change; the removal of the log files' statistics; the damaged ranges of the log; and
+//!         only when the whole log can be read, the marks of a writer, then the removal of derived files.
 //! Not here: opening the store, which rebuilds the removed files from the log.
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::log::published::Published;
 use crate::recovery::log_view::{GUARD, LOCK, PUBLISHER_BYTE, WRITER_BYTE, consume_queue_file_size};
 use crate::storage::config_file::{self, replace_file};
 use crate::storage::segment::{SegmentQueue, make_file};
-use crate::storage::settings::{self, Settings};
+use crate::storage::settings::{self, STATISTICS, Settings};
 use crate::storage::{OpenMode, Storage};
 
 /// Bytes that are copied in one call.
@@ -59,6 +59,10 @@ pub fn mend(
     let mut mender = Mender { storage: storage.as_ref(), copies, copies_below, found, out: Mended::default() };
     mender.copy_all()?;
     let settings = mender.settings()?;
+    // They would fit a log file whose last record stays.
+    if storage.list(STATISTICS)?.is_some() {
+        mender.remove_directory(STATISTICS)?;
+    }
     for damage in &found.damages {
         mender.log(damage, &settings)?;
     }

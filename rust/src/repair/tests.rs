@@ -108,6 +108,16 @@ fn records(store: &Store) -> BTreeMap<u64, Vec<u8>> {
     views.map(|view| (view.physical_offset.0, view.body.to_vec())).collect()
 }
 
+/// Checks that no statistics are left of a log file that was filled.
+#[cfg(feature = "arrow")]
+fn statistics_are_right(memory: &Memory, about: &str) {
+    let log = crate::recovery::log_view::Log::open_with(Arc::new(memory.clone())).unwrap();
+    assert_eq!(log.tally(None).unwrap(), log.tally_of_records().unwrap(), "{about}");
+}
+
+#[cfg(not(feature = "arrow"))]
+fn statistics_are_right(_: &Memory, _: &str) {}
+
 /// Checks that each queue returns its messages at their own offsets, and only those.
 fn queues_are_right(store: &Store, kept: &[&Sent]) {
     for topic in ["orders", "parcel"] {
@@ -157,6 +167,7 @@ fn repaired(about: &str, kinds: &[&str], damage: impl Fn(&Memory, &[Sent]), gone
     let next = send(&store, "orders", b"continues");
     assert_eq!(store.check_index().unwrap().1, Vec::<String>::new(), "{about}");
     store.close().unwrap();
+    statistics_are_right(&memory, about);
     let again = examine(&memory);
     assert!(again.damages.is_empty() && again.derived.is_empty() && again.torn.is_none(), "{about}: {again:?}");
     memory.remove_dir("consumequeue").unwrap();
@@ -393,6 +404,7 @@ fn a_crash_in_any_call_of_a_repair_can_be_repaired() {
                     sent.iter().enumerate().filter(|(number, one)| *number != 7 && one.physical_offset.0 / FILE != 3);
                 let kept: Vec<_> = kept.map(|(_, one)| one.physical_offset.0).collect();
                 assert_eq!(records(&store).into_keys().collect::<Vec<_>>(), kept, "{about}");
+                statistics_are_right(&memory, &about);
             }
             if through {
                 assert!(call > 50);

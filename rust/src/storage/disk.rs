@@ -132,6 +132,23 @@ impl Disk {
     }
 }
 
+/// Returns whether a path is a directory or leads into it, by its names and symbolic links. The path need not exist, but
+/// its parent must.
+#[cfg(feature = "arrow")]
+pub(crate) fn is_within(path: &Path, directory: &Path) -> Result<bool> {
+    let failed = |source: io::Error| Error::from_io("create", path, source);
+    // Of a directory that no file system has, nothing on a disk is a part.
+    let Ok(directory) = directory.canonicalize() else { return Ok(false) };
+    let full = std::path::absolute(path).map_err(failed)?;
+    let full = match (full.canonicalize(), full.parent(), full.file_name()) {
+        (Err(why), Some(parent), Some(name)) if why.kind() == io::ErrorKind::NotFound => {
+            parent.canonicalize().map_err(failed)?.join(name)
+        }
+        (found, _, _) => found.map_err(failed)?,
+    };
+    Ok(full.starts_with(directory))
+}
+
 fn open_dir(above: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     retry_on_intr(|| fs::openat(above, name, flags, Mode::empty()))

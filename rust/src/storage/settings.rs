@@ -17,6 +17,8 @@ use crate::storage::{OpenMode, Storage};
 
 /// The directory of txstore's own files in a store.
 pub const DIRECTORY: &str = "txstore";
+/// Where a writer keeps the statistics of full log files.
+pub(crate) const STATISTICS: &str = "txstore/statistics";
 const PATH: &str = "txstore/settings.json";
 /// A settings file with ten thousand ranges and ten thousand deleted queues is smaller.
 const SIZE_MAX: u64 = 16 << 20;

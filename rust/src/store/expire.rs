@@ -69,6 +69,12 @@ impl LogAges {
         }
     }
 
+    /// Returns whether this process filled a file.
+    #[cfg(feature = "arrow")]
+    pub(super) fn is_filled_here(&self, file: u64) -> bool {
+        self.full.lock().get(&file).is_some_and(|since| since.is_filled_here)
+    }
+
     /// Returns for how long this process has known that a file is full.
     fn full_for(full: &mut BTreeMap<u64, FullSince>, file: u64, now_ms: i64) -> FullFor {
         let since = full.entry(file).or_insert(FullSince { monotonic_ms: now_ms, is_filled_here: false });

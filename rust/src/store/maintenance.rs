@@ -9,6 +9,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
+#[cfg(feature = "arrow")]
+use super::keep_statistics::FullFiles;
 use super::readers::Wake;
 use super::{Inner, PoisonOnPanic, Shared, Store};
 use crate::base::error::{Error, Result};
@@ -195,6 +197,8 @@ impl Shared {
             // The state on disk is unknown. The guard stays, so that the next opening recovers.
             return Ok(());
         }
+        #[cfg(feature = "arrow")]
+        self.keep_statistics(FullFiles::FilledHere);
         // Every later holder of this lock sees that the store is closed, so nothing is written after the hand-over.
         let _one = self.maintenance.turn.lock();
         // This comes first: a full disk fails the steps below, and must not keep the log from becoming durable.

@@ -19,6 +19,8 @@ mod expire;
 mod follow;
 mod history;
 mod inspect;
+#[cfg(feature = "arrow")]
+mod keep_statistics;
 mod layout_check;
 mod lifecycle;
 mod maintenance;

@@ -181,6 +181,8 @@ fn assemble(
         delivering: Mutex::ranked(()),
         appending_once: Mutex::ranked(false),
         pending_topics: Mutex::default(),
+        #[cfg(feature = "arrow")]
+        statistics: Mutex::default(),
         ages,
         lifecycle: Lifecycle::new(*opener, claim.map(Claim::take_locks).unwrap_or_default()),
         report,

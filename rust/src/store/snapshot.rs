@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::configuration::delay_progress;
+#[cfg(feature = "arrow")]
+use super::keep_statistics::FullFiles;
 use super::{Inner, PoisonOnPanic, Shared, Store};
 use crate::base::error::Result;
 use crate::base::mutant::{Mutant, mutated};
@@ -94,9 +96,13 @@ struct Captured {
 
 impl Store {
     /// Syncs everything that is derived from the log and writes a snapshot, unless the last one holds the same state.
+    /// Keeps the statistics of full log files.
     pub fn snapshot(&self) -> Result<()> {
         self.shared.check_writable("a snapshot")?;
-        self.shared.snapshot()
+        self.shared.snapshot()?;
+        #[cfg(feature = "arrow")]
+        self.shared.keep_statistics(FullFiles::All);
+        Ok(())
     }
 }
 

@@ -6,8 +6,9 @@
 //!         taken. Locks of the last two rows are held briefly, and two locks of the same row are never held together.
 //!
 //! ```text
-//!   ends.turn      delivering, appending_once    pending_topics     one group of ends; one round of delayed messages,
-//!       │                    │                        │             or of messages once; one count of what is pending
+//!   ends.turn      delivering, appending_once    pending_topics,    one group of ends; one round of delayed messages,
+//!       │                    │                   statistics         or of messages once; one count of what is pending,
+//!       │                    │                        │             or of the messages in log files
 //!       │                    ▼                        │
 //!       │            maintenance.turn                 │             writes derived files, snapshots, progress;
 //!       │                    │                        │             removes files; closes cleanly
@@ -29,6 +30,8 @@ use super::batch::Staged;
 use super::configuration::Configuration;
 use super::end_transaction::EndQueue;
 use super::expire::LogAges;
+#[cfg(feature = "arrow")]
+use super::keep_statistics::KeptStatistics;
 use super::lifecycle::Lifecycle;
 use super::maintenance::Maintenance;
 use super::open::OpenReport;
@@ -82,6 +85,9 @@ pub(super) struct Shared {
     pub(super) appending_once: Mutex<bool, TURN>,
     /// Topics of pending transactions by half queue offset, kept between calls of `pending`.
     pub(super) pending_topics: Mutex<PendingTopics, TURN>,
+    /// Held by the one thread that keeps the statistics of log files.
+    #[cfg(feature = "arrow")]
+    pub(super) statistics: Mutex<KeptStatistics, TURN>,
     pub(super) ages: LogAges,
     pub(super) lifecycle: Lifecycle,
 }

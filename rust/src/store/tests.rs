@@ -12,6 +12,8 @@ mod foreign;
 mod identities;
 #[cfg(loom)]
 mod interleavings;
+#[cfg(feature = "arrow")]
+mod kept_statistics;
 mod locks;
 mod log;
 mod lost_halves;

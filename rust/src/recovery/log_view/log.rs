@@ -15,6 +15,7 @@
 mod boundary;
 mod queue;
 mod skips;
+mod statistics;
 mod tally;
 mod time;
 mod walk;
@@ -23,6 +24,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) use self::skips::Skips;
+pub(crate) use self::statistics::StatisticsFiles;
 pub(crate) use self::tally::Tally;
 pub(crate) use self::walk::Stop;
 use super::directory::{log_file_size, look, no_store};

@@ -1,15 +1,18 @@
 //! Counts the messages of each queue in each file of the log.
 //!
-//! In:     the whole log, the files of the queues.
+//! In:     the log, the files of the queues, kept counts of full log files.
 //! Out:    numbers, bytes, and the store times of the first and the last message.
 //! Always: counts what the queues show by their entries, 20 bytes for each message, and reads the rest. So the result is
 //!         that of reading all records, whatever the queues' files hold.
+//! Not here: keeping counts (`statistics`).
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::Log;
 use super::skips::Skips;
+use super::statistics::StatisticsFiles;
 use super::walk::Stop;
 use crate::base::error::Result;
 use crate::base::units::QueueId;
@@ -72,9 +75,28 @@ impl Sums {
 }
 
 impl Log {
-    /// Returns the counts of every queue in every file, in the order of files, topics and queues.
-    pub(crate) fn tally(&self) -> Result<Vec<Tally>> {
+    /// Returns the counts of every queue in every file, in the order of files, topics and queues. Those of full files may
+    /// be kept in the store, or in the folder of a reader, which then keeps those that are not.
+    pub(crate) fn tally(&self, folder: Option<&StatisticsFiles>) -> Result<Vec<Tally>> {
         let (mut at, end, file_size) = (self.first(), self.visible_end(None)?, self.files.file_size().max(1));
+        let own = StatisticsFiles::of_store(Arc::clone(self.files.storage()));
+        let (mut rows, mut file) = (Vec::new(), at);
+        while file.saturating_add(file_size) <= end {
+            let kept = [Some(&own), folder].into_iter().flatten().find_map(|files| self.kept(files, file));
+            if let Some(kept) = kept {
+                rows.extend(self.count_and_keep(at..file, folder)?);
+                rows.extend(kept);
+                at = file.saturating_add(file_size);
+            }
+            file = file.saturating_add(file_size);
+        }
+        rows.extend(self.count_and_keep(at..end, folder)?);
+        Ok(rows)
+    }
+
+    /// Counts the messages of a range between two records.
+    pub(super) fn count_queues(&self, range: Range<u64>) -> Result<Vec<Tally>> {
+        let (Range { start: mut at, end }, file_size) = (range, self.files.file_size().max(1));
         let mut skips = self.skips(at..end, 1, |_, _| 0..0)?;
         if let Some(skips) = &mut skips {
             skips.count_by(file_size);
@@ -104,6 +126,18 @@ impl Log {
                 Stop::NoRecord(why) => return Err(self.corrupt(walk.at, &why)),
             };
         }
+        self.tallies(sums)
+    }
+
+    /// Does the same by reading all records.
+    #[cfg(test)]
+    pub(crate) fn tally_of_records(&self) -> Result<Vec<Tally>> {
+        let (mut sums, file_size) = (Sums::default(), self.files.file_size().max(1));
+        self.each(|view| sums.add_record(view, view.physical_offset.0 - view.physical_offset.0 % file_size))?;
+        self.tallies(sums)
+    }
+
+    fn tallies(&self, sums: Sums) -> Result<Vec<Tally>> {
         let tally = |((file, topic, queue_id), sum): ((u64, Arc<str>, QueueId), Sum)| {
             let (first_ms, last_ms) = (self.moment(sum.first)?, self.moment(sum.last)?);
             Ok(Tally { file, topic, queue_id, messages: sum.messages, bytes: sum.bytes, first_ms, last_ms })
