@@ -185,7 +185,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"startingTimestamp": 5, "view": "statistics"}, "or read the view commitlog"),
     ({"endingOffsets": '{"orders":{"0":1}}', "view": "statistics"}, "or read the view commitlog"),
     ({"endingPhysicalOffset": 0, "view": "transactions"}, "or read the view traces"),
-    ({"statisticsPath": "/tmp/folder"}, "only the view statistics"),
+    ({"statisticsPath": "/folder"}, "only the view statistics"),
     ({"statisticsPath": "", "view": "statistics"}, "names a folder"),
     ({"subscribe": "orders", "view": "ops"}, "no topics to select"),
 ]
