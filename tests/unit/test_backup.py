@@ -318,6 +318,27 @@ def test_file_of_the_last_backup_that_was_changed_is_not_linked(store: EmbeddedB
     must_be_whole(second.path)
 
 
+def test_check_compares_a_backup_and_an_unopened_copy_with_the_manifest(
+    store: EmbeddedBroker, tmp_path: Path, run: Run
+) -> None:
+    backup = take_backup(store.path, tmp_path / "backups")
+    assert backup.damages() == []
+    copy = restored(backup.path, tmp_path / "restored")
+    offsets_file = copy / "config/consumerOffset.json"
+    whole = offsets_file.read_text()
+    for text, what in [(whole.replace("32", "31"), "its bytes differ"), (whole[:-1], "it ends 1 bytes too early")]:
+        assert text != whole
+        offsets_file.write_text(text)
+        code, out, _ = run("store", "check", "--deep", copy)
+        assert (code, f"DAMAGED: config/consumerOffset.json: {what}" in out) == (4, True), out
+    offsets_file.unlink()
+    code, out, _ = run("store", "check", "--deep", copy)
+    assert (code, "DAMAGED: config/consumerOffset.json: it is missing" in out) == (4, True), out
+    txstore.open(copy, **NO_CHECKS).close()
+    assert run("store", "check", "--deep", copy)[0] == 0, "an opened copy is a store of its own"
+    assert run("store", "check", "--deep", backup.path)[0] == 0
+
+
 def test_without_hard_links_all_is_copied(
     store: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ restoring is opening a copy of it. Log files that did not change are shared by h
 holds, `destination` which backups a folder has, `copying` copies a file, `taking` does all of it.
 """
 
-from txstore.backup.manifest import Backup, BackupFile
+from txstore.backup.manifest import Backup, BackupFile, is_unopened
 from txstore.backup.taking import take_backup
 
-__all__ = ["Backup", "BackupFile", "take_backup"]
+__all__ = ["Backup", "BackupFile", "is_unopened", "take_backup"]

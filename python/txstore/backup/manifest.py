@@ -29,11 +29,14 @@ from pathlib import Path
 from typing import Any
 
 from txstore.errors import StoreCorruptError
+from txstore.inspection.progress import Progress, unwatched
 
-__all__ = ["MANIFEST", "Backup", "BackupFile"]
+__all__ = ["MANIFEST", "Backup", "BackupFile", "is_unopened"]
 
 MANIFEST = "txstore/backup.json"
+_OPENED = "txstore/published"  # Each opening for writing creates it.
 _VERSION = 1
+_PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,19 @@ class Backup:
             text = f"{file} is not the manifest of a complete backup: {error}"
             raise StoreCorruptError(text, file=str(file), offset=0) from error
 
+    def damages(self, progress: Progress = unwatched) -> list[str]:
+        """Reads all files and returns what is wrong, a line for each file that differs from the manifest."""
+        found: list[str] = []
+        with progress("comparing with the manifest", sum(one.bytes for one in self.files)) as steps:
+            done = 0
+            for file in self.files:
+                what = _difference(self.path / file.path, file)
+                if what is not None:
+                    found.append(f"{file.path}: {what}")
+                done += file.bytes
+                steps.to(done)
+        return found
+
     @classmethod
     def _of_json(cls, folder: Path, found: dict[str, Any]) -> Backup:
         log = found["log"]
@@ -165,6 +181,25 @@ class Backup:
             tuple(map(BackupFile.of_json, found["files"])),
             found["txstore"],
         )
+
+
+def is_unopened(folder: Path) -> bool:
+    """Tells whether a folder is a backup, or a copy of one that was never opened for writing."""
+    return (folder / MANIFEST).exists() and not (folder / _OPENED).exists()
+
+
+def _difference(path: Path, file: BackupFile) -> str | None:
+    """Returns how a file differs from what the manifest says, or None."""
+    crc, left = 0, file.bytes
+    try:
+        with path.open("rb") as opened:
+            while left > 0 and (piece := opened.read(min(left, _PIECE_BYTES))):
+                crc, left = zlib.crc32(piece, crc), left - len(piece)
+    except FileNotFoundError:
+        return "it is missing, and the manifest has it"
+    if left > 0:
+        return f"it ends {left} bytes too early for the manifest"
+    return None if crc == file.crc32 else "its bytes differ from those that the manifest has a CRC of"
 
 
 def _crc(facts: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ import typer
 import txstore
 from txstore import errors
 from txstore._native import OpenReport
-from txstore.backup import take_backup
+from txstore.backup import Backup, is_unopened, take_backup
 from txstore.cli.agreement import Yes, agreed
 from txstore.cli.arguments import AsJson, StorePath, StoreTarget, noun
 from txstore.cli.exit_codes import EXIT_DAMAGED, EXIT_FINDING, EXIT_OK
@@ -113,7 +113,10 @@ def check(
     plan: list[str] = []
     if deep:
         depth = look(path, Progress)
-        found, plan, facts = depth.findings, depth.plan, depth.as_facts()
+        found, plan = depth.findings, depth.plan
+        if is_unopened(Path(path)):
+            found.damages += Backup.read(Path(path)).damages(Progress)
+        facts = depth.as_facts()
     else:
         with reading(path) as store:
             found = verify.verify(store, Progress)
