@@ -8,8 +8,12 @@ full. `TXSTORE_BACKUP_KILLS` and `TXSTORE_BACKUPS` set how often.
 
 from __future__ import annotations
 
+import gc
+import os
 import shutil
+import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +172,46 @@ def test_full_disk_of_the_backups_changes_none_of_them(small_disk: Path, tmp_pat
         fill(broker, 1)
         larger = take_backup(broker.path, tmp_path / "backups")
         assert manifest_of(larger.path)["log"]["end"] == broker.stat().max_physical_offset
+
+
+@pytest.fixture(params=["xfs", "btrfs"])
+def sharing_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A file system in a file whose files can share blocks."""
+    kind, directory, file = request.param, tmp_path / "image", tmp_path / "image.file"
+    if shutil.which(f"mkfs.{kind}") is None:
+        pytest.skip(f"mkfs.{kind} is not installed")
+    directory.mkdir()
+    with file.open("wb") as made:
+        made.truncate(512 << 20)
+    subprocess.run([f"mkfs.{kind}", "-q", str(file)], check=True, capture_output=True)
+    command = ["mount", "-t", kind, "-o", "loop", str(file), str(directory)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"{kind} cannot be mounted here: {mounted.stderr.strip()}")
+    yield directory
+    gc.collect()  # A closed store keeps its maps until it is collected.
+    subprocess.run(["umount", str(directory)], check=True)
+    file.unlink()
+
+
+def test_full_files_take_no_space_where_files_can_share_blocks(sharing_disk: Path, tmp_path: Path) -> None:
+    size = 8 << 20
+    with txstore.open(sharing_disk / "store", mapped_file_size_commit_log=size) as broker:
+        with broker.producer("p") as producer:
+            while broker.stat().max_physical_offset < 10 * size:
+                producer.send_batch([Message("orders", bytes(4096))] * 100)
+        broker.flush()
+        os.sync()
+        before = free_bytes(sharing_disk)
+        backup = take_backup(broker.path, sharing_disk / "backups")
+        os.sync()
+        assert backup.copied_bytes > 10 * size
+        assert before - free_bytes(sharing_disk) < 2 * size, "no more than the last file"
+        must_be_whole(backup.path)
+        with txstore.open(restored(backup.path, tmp_path / "restored")) as opened:
+            assert opened.stat().max_physical_offset == backup.end
+
+
+def free_bytes(directory: Path) -> int:
+    stat = os.statvfs(directory)
+    return stat.f_bavail * stat.f_frsize

@@ -12,6 +12,7 @@ import pytest
 
 import txstore
 import txstore.aio
+import txstore.backup
 import txstore.database
 import txstore.testing
 import txstore.testing.aio
@@ -43,7 +44,9 @@ def members(kind: type) -> Iterator[tuple[str, object]]:
             yield name, getattr(kind, name)
 
 
-@pytest.mark.parametrize("module", [txstore, txstore.database, txstore.aio, txstore.testing, txstore.testing.aio])
+@pytest.mark.parametrize(
+    "module", [txstore, txstore.backup, txstore.database, txstore.aio, txstore.testing, txstore.testing.aio]
+)
 def test_every_public_method_and_property_has_a_docstring(module: Any) -> None:
     kinds = [getattr(module, name) for name in module.__all__ if inspect.isclass(getattr(module, name))]
     silent = [f"{kind.__name__}.{name}" for kind in kinds for name, member in members(kind) if not member.__doc__]

@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from txstore.errors import DiskFullError, StoreIOError, TooManyFilesError, TxStoreError
 
-__all__ = ["copy_file", "make_durable", "sync_folders", "system_errors"]
+__all__ = ["copy_file", "make_durable", "sync_folder", "sync_folders", "system_errors"]
 
 _PIECE_BYTES = 16 << 20
 _BUFFER_BYTES = 1 << 20
@@ -104,10 +104,11 @@ def make_durable(file: Path, modified_ns: int | None = None) -> None:
 def sync_folders(top: Path) -> None:
     """Makes the names in a folder and in all folders below it durable."""
     for folder, _, _ in os.walk(top, topdown=False):
-        _sync_folder(folder)
+        sync_folder(folder)
 
 
-def _sync_folder(folder: str) -> None:
+def sync_folder(folder: str | Path) -> None:
+    """Makes the names in a folder durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

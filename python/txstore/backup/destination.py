@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from txstore.backup.copying import sync_folders
+from txstore.backup.copying import sync_folder, sync_folders
 from txstore.backup.manifest import Backup
 from txstore.errors import InvalidOptionError, StoreCorruptError, StoreLockedError
 
@@ -53,7 +53,9 @@ class Destination:
         process takes a backup to it).
         """
         _demand_apart(folder, store)
-        folder.mkdir(mode=_FOLDER_MODE, exist_ok=True)
+        if not folder.exists():
+            folder.mkdir(mode=_FOLDER_MODE)
+            sync_folder(folder.resolve().parent)
         _demand_no_others(folder)
         handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -110,22 +112,15 @@ class Destination:
         """Makes a new backup durable, then gives it its name."""
         sync_folders(unfinished)
         unfinished.rename(path)
-        self._sync()
+        sync_folder(self.folder)
 
     def remove(self, old: list[Backup]) -> None:
         """Removes backups. The files that others share stay."""
         for backup in old:
             removed = backup.path.with_name(f"{backup.path.name}{_REMOVED}")
             backup.path.rename(removed)
-            self._sync()
+            sync_folder(self.folder)
             shutil.rmtree(removed)
-
-    def _sync(self) -> None:
-        handle = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _demand_apart(folder: Path, store: Path) -> None:
