@@ -11,11 +11,12 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -30,6 +31,7 @@ from tests.waiting import eventually
 from txstore import DiskFullError, EmbeddedBroker, Message
 from txstore.backup import take_backup
 from txstore.inspection.deep import look
+from txstore.inspection.progress import unwatched
 
 pytestmark = pytest.mark.kill
 KILLS = count("BACKUP_KILLS", 40)
@@ -88,6 +90,10 @@ def test_kill_at_any_step_leaves_the_last_backups_usable(tmp_path: Path, zygote:
     print(f"{len(at)} of {lines} lines, {finished} after the new backup was complete; {taken}")
 
 
+def log_files(path: Path) -> list[Path]:
+    return list((path / "commitlog").glob("0*"))
+
+
 class Hearing:
     """Hears a child's reports in a thread, so that what it was told so far is known at any moment."""
 
@@ -101,13 +107,34 @@ class Hearing:
             self.words.append(words)
         self.over = words[1:]
 
-    def has_sent(self) -> bool:
-        """Whether a send was acknowledged, or the child is over."""
-        return bool(self.over) or any(words[0] == "sent" for words in self.words)
+    def until_there_are(self, files: int, store: Path) -> None:
+        """Waits until the child's store has so many log files."""
+        eventually(lambda: bool(self.over) or len(log_files(store)) >= files)
+        assert not self.over, self.words[-1:]
 
     def wait(self) -> list[Any]:
         self._thread.join()
         return self.over
+
+
+class Killing:
+    """Kills a process when a part of its log is copied."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid: int | None = pid
+
+    def __call__(self, label: str, total: int, /) -> Self:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def to(self, done: int) -> None:
+        if self._pid is not None:
+            os.kill(self._pid, signal.SIGKILL)
+            self._pid = None
 
 
 @pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
@@ -125,12 +152,14 @@ def test_backups_under_load_have_all_that_was_acknowledged_before(
             "seed": luck.randrange(1 << 30),
             "threads": luck.randrange(1, 4),
         }
-        # The writer is killed while the backup is taken, or after it.
-        zygote.begin("tests.crash.workload:work", arguments, kill_after=luck.uniform(0.1, 0.6))
+        pid = zygote.begin("tests.crash.workload:work", arguments)
         hearing = Hearing(zygote)
-        eventually(hearing.has_sent)
+        hearing.until_there_are(3 * (number + 1), path)
         begun = len(hearing.words)
-        backup = take_backup(path, folder, keep=3)
+        # The writer is killed while its log is copied, or after that.
+        backup = take_backup(path, folder, keep=3, progress=Killing(pid) if number % 2 else unwatched)
+        if number % 2 == 0:
+            os.kill(pid, signal.SIGKILL)
         over = hearing.wait()
         assert over == [-9, False], hearing.words[-1:]
         at_start = Told()
