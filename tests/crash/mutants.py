@@ -48,6 +48,14 @@ UNIT_TESTS = {
     "ClosedBeforeSync": "store::tests::readers::d1_a_close_on_a_full_disk_has_made_the_log_durable_first",
     "PanicUnnoticed": "store::tests::durable::a_panic_in_the_background_thread_stops_the_store",
     "CopiesUnlimited": "store::tests::log::a_read_is_limited_in_bytes",
+    "LostEntriesEndChains": "index::key_index::tests::a_reader_continues_below_entries_that_a_power_loss_took",
+}
+
+# The simulation found them after 422,775 and 828,526 crashes.
+UNIT_TESTS |= {
+    "LostQueueKeepsOffsets": "store::tests::recovery::"
+    "l6_a_queue_whose_messages_are_lost_begins_at_0_whatever_its_files_are",
+    "IndexMarkNotCompared": "index::key_index::tests::a_mark_is_between_the_entries_of_two_records",
 }
 
 # Variants of transactions of several messages, which have a simulation of their own.

@@ -162,6 +162,12 @@ pub(crate) enum Mutant {
     PanicUnnoticed,
     /// Scans and queries are limited in messages, but not in bytes.
     CopiesUnlimited,
+    /// A queue whose messages are lost begins where its files begin.
+    LostQueueKeepsOffsets,
+    /// A snapshot is taken although its index mark is within the entries of a record.
+    IndexMarkNotCompared,
+    /// A reader ends a chain of the index at an entry that a power loss took.
+    LostEntriesEndChains,
 }
 
 /// Returns whether the engine leaves that rule out.

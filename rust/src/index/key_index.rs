@@ -16,14 +16,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use crate::base::error::{Error, Result};
+use crate::base::mutant::{Mutant, mutated};
 use crate::base::units::{PhysicalOffset, TimestampMs};
 use crate::storage::segment::make_file;
 use crate::storage::{DirEntry, File, OpenMode, Storage};
 
-use current::{Current, read_entry, read_header};
+use current::{Current, ENTRIES_AT_ONCE, read_entry, read_header};
 pub use geometry::{find_geometry, verify_geometry};
 pub use layout::IndexGeometry;
-use layout::{Header, SLOT_BYTES, StoredEntry, be_u32, slot_at};
+use layout::{ENTRY_BYTES, Header, SLOT_BYTES, StoredEntry, be_u32, slot_at};
 
 const DIR: &str = "index";
 const NAME_DIGITS: usize = 17;
@@ -76,6 +77,8 @@ pub struct IndexFiles {
     dirty: bool,
     /// Full files that are not synced yet.
     full: Vec<Box<dyn File>>,
+    /// A power loss may have damaged entries from here on.
+    trusted: Option<IndexMark>,
 }
 
 impl IndexFiles {
@@ -91,7 +94,16 @@ impl IndexFiles {
             storage.unlink(&path_of(&file.name))?;
             storage.sync_dir(DIR)?;
         }
-        Ok(Self { storage, geometry, writable, files: Vec::new(), current: None, dirty: false, full: Vec::new() })
+        Ok(Self {
+            storage,
+            geometry,
+            writable,
+            files: Vec::new(),
+            current: None,
+            dirty: false,
+            full: Vec::new(),
+            trusted: None,
+        })
     }
 
     /// Opens the files in `index/`, which must all have this geometry. Creates none.
@@ -117,7 +129,7 @@ impl IndexFiles {
             let header = read_header(&*storage.open(&path, OpenMode::Read)?)?;
             files.push(Known::new(entry.name, header));
         }
-        Ok(Self { storage, geometry, writable, files, current: None, dirty: false, full: Vec::new() })
+        Ok(Self { storage, geometry, writable, files, current: None, dirty: false, full: Vec::new(), trusted: None })
     }
 
     /// Returns the slots and entries of each file.
@@ -154,6 +166,9 @@ impl IndexFiles {
         let mut later = self.files.iter().skip(at);
         let counts = mark.count..=self.geometry.entries;
         let Some(file) = later.next().filter(|file| counts.contains(&file.header.count)) else { return Ok(false) };
+        if mutated(Mutant::IndexMarkNotCompared) {
+            return Ok(true);
+        }
         let handle = self.storage.open(&path_of(&file.name), OpenMode::Read)?;
         let is_before = |number| Ok(read_entry(&*handle, self.geometry, number)?.physical_offset < position);
         let ends_before = mark.count <= 1 || is_before(mark.count - 1)?;
@@ -307,7 +322,7 @@ impl IndexFiles {
         found: &mut Vec<PhysicalOffset>,
     ) -> Result<()> {
         let Some((handle, count)) = self.handle(file)? else { return Ok(()) };
-        self.walk_chain(handle, self.geometry.slot_of(hash), count, |entry| {
+        self.walk_chain(handle, (self.geometry.slot_of(hash), self.trusted_in(file)), count, |entry| {
             if entry.hash == hash && within.contains(&entry.physical_offset) {
                 found.push(entry.physical_offset);
             }
@@ -321,7 +336,7 @@ impl IndexFiles {
         for file in &self.files {
             let Some((handle, count)) = self.handle(file)? else { continue };
             for slot in 0..self.geometry.slots {
-                self.walk_chain(handle, slot, count, |entry| {
+                self.walk_chain(handle, (slot, u32::MAX), count, |entry| {
                     found.push((entry.physical_offset, entry.hash));
                     true
                 })?;
@@ -330,11 +345,26 @@ impl IndexFiles {
         Ok(found)
     }
 
-    /// Calls `take` with the entries of a slot's chain, newest first, until it returns false.
+    /// Notes that a power loss may have taken entries after a mark, but neither slots nor entries that lead to them.
+    pub fn distrust_after(&mut self, mark: Option<&IndexMark>) {
+        self.trusted = mark.cloned();
+    }
+
+    /// Returns the number of the first entry of a file that a power loss may have damaged.
+    fn trusted_in(&self, file: &Known) -> u32 {
+        match self.trusted.as_ref().filter(|_| !mutated(Mutant::LostEntriesEndChains)) {
+            Some(mark) if mark.file == file.name => mark.count,
+            Some(mark) if mark.file < file.name => 1,
+            _ => u32::MAX,
+        }
+    }
+
+    /// Calls `take` with the entries of a slot's chain, newest first, until it returns false. From the entry `trusted` on,
+    /// what is wrong is passed over.
     fn walk_chain(
         &self,
         file: &dyn File,
-        slot: u32,
+        (slot, trusted): (u32, u32),
         count: u32,
         mut take: impl FnMut(&StoredEntry) -> bool,
     ) -> Result<()> {
@@ -344,13 +374,50 @@ impl IndexFiles {
         // Entry numbers only decrease along a chain, so a damaged chain ends, too.
         while number > 0 && number < above {
             let entry = read_entry(file, self.geometry, number)?;
+            let is_there = number < trusted || entry != StoredEntry::NONE;
+            let is_of_slot = is_there && self.geometry.slot_of(entry.hash) == slot;
             // Entries at or above the count are just being added. They are only followed to older ones.
-            if self.geometry.slot_of(entry.hash) != slot || (number < count && !take(&entry)) {
+            if (!is_of_slot && number < trusted) || (is_of_slot && number < count && !take(&entry)) {
                 break;
             }
-            (above, number) = (number, entry.previous);
+            above = number;
+            number = if number < trusted || (is_of_slot && self.leads_on(file, slot, number, &entry)?) {
+                entry.previous
+            } else {
+                self.newest_below(file, slot, number)?
+            };
         }
         Ok(())
+    }
+
+    /// Returns whether an entry that a power loss may have damaged leads to one of its slot, or surely to none.
+    fn leads_on(&self, file: &dyn File, slot: u32, number: u32, entry: &StoredEntry) -> Result<bool> {
+        if entry.previous == 0 {
+            return Ok(!self.geometry.may_be_torn(number));
+        }
+        let leads = entry.previous < number
+            && self.geometry.slot_of(read_entry(file, self.geometry, entry.previous)?.hash) == slot;
+        Ok(leads)
+    }
+
+    /// Returns the number of the newest entry of a slot below `number`; 0 if there is none.
+    fn newest_below(&self, file: &dyn File, slot: u32, number: u32) -> Result<u32> {
+        let mut end = number;
+        let mut block = Vec::new();
+        while end > 1 {
+            let first = end.saturating_sub(ENTRIES_AT_ONCE).max(1);
+            block.resize(layout::index(end - first) * ENTRY_BYTES, 0);
+            file.read_at(&mut block, self.geometry.entry_at(first))?;
+            let entries = (first..end).zip(block.chunks_exact(ENTRY_BYTES).map(StoredEntry::decode));
+            let is_of_slot = |(_, entry): &(u32, StoredEntry)| {
+                *entry != StoredEntry::NONE && self.geometry.slot_of(entry.hash) == slot
+            };
+            if let Some((found, _)) = entries.rev().find(is_of_slot) {
+                return Ok(found);
+            }
+            end = first;
+        }
+        Ok(0)
     }
 
     /// Returns the handle and the count of a file; `None` in a reader if the writer has removed the file since.

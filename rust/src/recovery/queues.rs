@@ -256,7 +256,8 @@ impl Run<'_> {
                 continue;
             }
             let in_files = ConsumeQueue::new(Arc::clone(&topic), queue_id, first, end);
-            let next = if minimum == 0 { 0 } else { self.last_below(&in_files, minimum)? };
+            let begins_at_0 = minimum == 0 && !mutated(Mutant::LostQueueKeepsOffsets);
+            let next = if begins_at_0 { 0 } else { self.last_below(&in_files, minimum)? };
             self.derived.dispatcher.queues.insert(ConsumeQueue::new(topic, queue_id, next, next));
         }
         Ok(())

@@ -79,6 +79,9 @@ impl<'a> Run<'a> {
             if !self.known.clean && !self.known.read_only {
                 index.roll_back(snapshot.as_ref().and_then(|snapshot| snapshot.index.as_ref()))?;
             }
+            if !self.known.clean && self.known.read_only {
+                index.distrust_after(snapshot.as_ref().and_then(|snapshot| snapshot.index.as_ref()));
+            }
             // After a crash, a reader must not repair the index files, so it keeps its own entries.
             self.index_covered = if self.known.clean || !self.known.read_only { index.end() } else { None };
         }

@@ -17,7 +17,7 @@ use crate::storage::File;
 
 const PAGE_BYTES: usize = 4_096; // the page cache takes a whole page without reading it first
 const BLOCK_BYTES: u64 = 1 << 20;
-const ENTRIES_AT_ONCE: u32 = 50_000; // about 1 MB in one block
+pub(super) const ENTRIES_AT_ONCE: u32 = 50_000; // about 1 MB in one block
 
 #[derive(Debug)]
 pub(super) struct Current {

@@ -18,6 +18,7 @@ use crate::base::units::{PhysicalOffset, TimestampMs};
 pub(super) const HEADER_BYTES: usize = 40;
 pub(super) const SLOT_BYTES: usize = 4;
 pub(super) const ENTRY_BYTES: usize = 20;
+const SECTOR_BYTES: u64 = 512; // what a disk writes as a whole
 
 /// The number of slots and entries in an index file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,12 @@ impl IndexGeometry {
     /// Returns the position of an entry in the file.
     pub(super) fn entry_at(self, number: u32) -> u64 {
         slot_at(self.slots) + u64::from(number) * wide(ENTRY_BYTES)
+    }
+
+    /// Returns whether a power loss may keep an entry without the number of the previous one, in the next sector.
+    pub(super) fn may_be_torn(self, number: u32) -> bool {
+        let at = self.entry_at(number);
+        at / SECTOR_BYTES != (at + wide(ENTRY_BYTES) - 1) / SECTOR_BYTES
     }
 
     /// Returns the slot of a hash.
@@ -114,6 +121,9 @@ pub(super) struct StoredEntry {
 }
 
 impl StoredEntry {
+    /// What is where no entry was written.
+    pub(super) const NONE: Self = Self { hash: 0, physical_offset: PhysicalOffset(0), seconds: 0, previous: 0 };
+
     pub(super) fn decode(bytes: &[u8]) -> Self {
         Self {
             hash: be_u32(bytes, 0),
