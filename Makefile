@@ -76,6 +76,7 @@ torture: $(NATIVE) cargo-fuzz ## the long form of the fault tests: two hours and
 	$(call step,refused calls,TXSTORE_FAILED_CALLS=2000 TXSTORE_SHORT_WRITES=100 $(BIN)/python -m pytest -q -s tests/crash/test_refused_calls.py)
 	$(call step,full disks,TXSTORE_FULL_DISKS=500 $(BIN)/python -m pytest -q -s tests/crash/test_full_disk.py)
 	$(call step,backups,TXSTORE_BACKUP_KILLS=10000 TXSTORE_BACKUPS=200 $(BIN)/python -m pytest -q -s tests/crash/test_backup.py)
+	$(call step,lost power,TXSTORE_POWER_LOSSES=300 $(BIN)/python -m pytest -q -s tests/crash/test_lost_power.py)
 	$(call step,malformed stores,TXSTORE_MALFORMED=1500 $(BIN)/python -m pytest -q -s tests/crash/test_malformed.py)
 	$(call step,processes,TXSTORE_PROCESSES_SECONDS=120 TXSTORE_FORKS=200 $(BIN)/python -m pytest -q -s tests/crash/test_processes.py)
 	$(call step,histories,TXSTORE_HISTORIES=30 TXSTORE_HISTORY_SECONDS=60 TXSTORE_HOSTILE_SECONDS=3600 TXSTORE_OUTBOX_SECONDS=600 $(BIN)/python -m pytest -q -s tests/histories)

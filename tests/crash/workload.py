@@ -267,3 +267,40 @@ def work(voice: Voice, arguments: dict[str, Any]) -> None:
         voice.say("open")
         Crew(broker, voice, arguments).work(arguments.get("seconds"))
     voice.say("closed")
+
+
+class Stamped(Voice):
+    """Says at the end of each report when it was made: `time.monotonic()`."""
+
+    def __init__(self, voice: Voice) -> None:
+        self._voice = voice
+
+    def say(self, *words: object) -> None:
+        self._voice.say(*words, time.monotonic())
+
+    def ready(self) -> None:
+        self._voice.ready()
+
+
+def write_back(path: Path, luck: random.Random, stop: threading.Event) -> None:
+    """Lets the kernel write parts of a store's files to the device in any order, as it does when memory is short."""
+    while not stop.wait(luck.uniform(0.001, 0.01)):
+        files = [file for file in path.rglob("*") if file.is_file()]
+        with contextlib.suppress(OSError, IndexError):  # The file is gone, or there is none yet.
+            handle = os.open(luck.choice(files), os.O_RDONLY)
+            try:
+                half = os.fstat(handle).st_size // 2
+                os.posix_fadvise(handle, luck.choice([0, half]), luck.choice([0, half]), os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(handle)
+
+
+def work_and_write_back(voice: Voice, arguments: dict[str, Any]) -> None:
+    """Works as `work` does, with a time in each report, and with the kernel's writes at random moments."""
+    stop = threading.Event()
+    background = (Path(arguments["path"]), random.Random(arguments["seed"]), stop)
+    thread = threading.Thread(target=write_back, args=background, daemon=True)
+    thread.start()
+    work(Stamped(voice), arguments)
+    stop.set()
+    thread.join()

@@ -94,11 +94,11 @@ def decode(raw: bytes) -> Record:
     )  # fmt: skip
 
 
-def records(store: Path) -> Iterator[Record]:
-    """Every record of the log in order; stops at the first offset without one."""
+def records(store: Path, end: int | None = None) -> Iterator[Record]:
+    """Every record of the log in order; stops at the first offset without one, or at `end`."""
     for path in sorted(path for path in (store / "commitlog").iterdir() if re.fullmatch(r"\d{20}", path.name)):
         data, base, at = path.read_bytes(), int(path.name), 0
-        while at + 8 <= len(data):
+        while at + 8 <= len(data) and (end is None or base + at < end):
             size, magic = struct.unpack_from(">iI", data, at)
             if magic == MAGIC_BLANK:
                 break
