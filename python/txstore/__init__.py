@@ -17,13 +17,6 @@ if sys.platform != "linux":
 from txstore import _native
 from txstore._native import EndResult, OpenReport, StoreStat, TransactionRow, __version__, unique_id
 from txstore.arrow import Scan, scan
-from txstore.broker import EmbeddedBroker
-from txstore.broker.protocol import Broker
-from txstore.broker.queries import QueueExtent, QueueRange, TopicDescription
-from txstore.client import connect
-from txstore.config import BrokerConfig, BrokerOptions, FlushDiskType
-from txstore.consumer import Consumer
-from txstore.consumer.progress import DeadLetter, GroupDescription, QueueLag
 from txstore.errors import (
     AlreadyEndedError,
     BrokerBusyError,
@@ -58,37 +51,44 @@ from txstore.errors import (
     TxStoreError,
     WrongGroupError,
 )
-from txstore.lazy import LazyOptions, dataset, scan_polars
-from txstore.listener import LocalTransactionExecuter, TransactionCheckListener, TransactionListener
-from txstore.message import (
-    ConsumeFromWhere,
-    ConsumeResult,
-    HalfMessage,
-    LocalTransactionState,
-    Message,
-    MessageModel,
-    MessageQueue,
-    ReceivedMessage,
-    SendResult,
-    SendStatus,
-    SentMessage,
-    StoredMessage,
-    TransactionMessage,
-    TransactionSendResult,
-    TransactionState,
-)
-from txstore.producer import Producer, Transaction, TransactionProducer
-from txstore.serialization import JsonSerializer, Serializer
-from txstore.shared import open
-from txstore.transactions.history import CheckRecord
-from txstore.transactions.pending import PendingTransaction
-from txstore.transactions.trace import EventKind, TraceEvent, TransactionTrace
 
 if TYPE_CHECKING:
+    from txstore.broker import EmbeddedBroker
+    from txstore.broker.protocol import Broker
+    from txstore.broker.queries import QueueExtent, QueueRange, TopicDescription
     from txstore.client.broker import RemoteBroker
+    from txstore.client.connect import connect
     from txstore.client.options import ConnectConfig, ConnectOptions
+    from txstore.config import BrokerConfig, BrokerOptions, FlushDiskType
+    from txstore.consumer import Consumer
+    from txstore.consumer.progress import DeadLetter, GroupDescription, QueueLag
+    from txstore.lazy import LazyOptions, dataset, scan_polars
+    from txstore.listener import LocalTransactionExecuter, TransactionCheckListener, TransactionListener
+    from txstore.message import (
+        ConsumeFromWhere,
+        ConsumeResult,
+        HalfMessage,
+        LocalTransactionState,
+        Message,
+        MessageModel,
+        MessageQueue,
+        ReceivedMessage,
+        SendResult,
+        SendStatus,
+        SentMessage,
+        StoredMessage,
+        TransactionMessage,
+        TransactionSendResult,
+        TransactionState,
+    )
+    from txstore.producer import Producer, Transaction, TransactionProducer
+    from txstore.serialization import JsonSerializer, Serializer
     from txstore.server import ServeOptions, Server, ServerConfig, serve
+    from txstore.shared import open
     from txstore.shared.broker import SharedBroker
+    from txstore.transactions.history import CheckRecord
+    from txstore.transactions.pending import PendingTransaction
+    from txstore.transactions.trace import EventKind, TraceEvent, TransactionTrace
 
 __all__ = [
     "AlreadyEndedError",
@@ -191,20 +191,45 @@ if getattr(_native, "__debug_build__", False):
         "txstore._native is a debug build and slow\nhint: maturin develop --release", RuntimeWarning, stacklevel=2
     )
 
-_LAZY_MODULES = {
-    "ConnectConfig": "txstore.client.options",
-    "ConnectOptions": "txstore.client.options",
-    "RemoteBroker": "txstore.client.broker",
-    "ServeOptions": "txstore.server",
-    "Server": "txstore.server",
-    "ServerConfig": "txstore.server",
-    "SharedBroker": "txstore.shared.broker",
-    "serve": "txstore.server",
+# Loaded on first use: a program that scans a log, as Spark's planning does, needs neither producers nor consumers, and
+# most need no client or server, with asyncio, TLS and HTTP.
+_NAMES = {
+    "txstore.broker": "EmbeddedBroker",
+    "txstore.broker.protocol": "Broker",
+    "txstore.broker.queries": "QueueExtent QueueRange TopicDescription",
+    "txstore.client.broker": "RemoteBroker",
+    "txstore.client.connect": "connect",
+    "txstore.client.options": "ConnectConfig ConnectOptions",
+    "txstore.config": "BrokerConfig BrokerOptions FlushDiskType",
+    "txstore.consumer": "Consumer",
+    "txstore.consumer.progress": "DeadLetter GroupDescription QueueLag",
+    "txstore.lazy": "LazyOptions dataset scan_polars",
+    "txstore.listener": "LocalTransactionExecuter TransactionCheckListener TransactionListener",
+    "txstore.message": (
+        "ConsumeFromWhere ConsumeResult HalfMessage LocalTransactionState Message MessageModel "
+        "MessageQueue ReceivedMessage SendResult SendStatus SentMessage StoredMessage TransactionMessage "
+        "TransactionSendResult TransactionState"
+    ),
+    "txstore.producer": "Producer Transaction TransactionProducer",
+    "txstore.serialization": "JsonSerializer Serializer",
+    "txstore.server": "ServeOptions Server ServerConfig serve",
+    "txstore.shared": "open",
+    "txstore.shared.broker": "SharedBroker",
+    "txstore.transactions.history": "CheckRecord",
+    "txstore.transactions.pending": "PendingTransaction",
+    "txstore.transactions.trace": "EventKind TraceEvent TransactionTrace",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:
-    """Loads the names of the client and the server on first use: they need asyncio, TLS and an HTTP server."""
-    if name not in _LAZY_MODULES:
+    """Loads a public name on its first use."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY_MODULES[name]), name)
+    found: object = getattr(importlib.import_module(_MODULES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

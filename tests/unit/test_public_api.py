@@ -3,6 +3,8 @@
 import ast
 import inspect
 import logging
+import subprocess
+import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +28,22 @@ def test_exported_names_are_sorted_and_complete() -> None:
     assert len(set(txstore.__all__)) == len(txstore.__all__)
     for name in txstore.__all__:
         assert hasattr(txstore, name)
+
+
+def test_a_scan_loads_neither_brokers_nor_clients() -> None:
+    """Spark plans each query in a process of its own, which waits for this import."""
+    program = (
+        "import sys, txstore\n"
+        "assert set(txstore.__all__) <= set(dir(txstore))\n"
+        "txstore.scan\n"
+        "print(*sorted(name for name in sys.modules if name.startswith('txstore.')), 'asyncio' in sys.modules)\n"
+        "assert txstore.Message is txstore.Message is sys.modules['txstore.message'].Message"
+    )
+    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    modules = ["txstore._native", "txstore.arrow", "txstore.errors", "txstore.transaction_state"]
+    assert found.split() == [*modules, "False"]
+    with pytest.raises(AttributeError, match="'txstore' has no attribute 'Massage'"):
+        _ = txstore.Massage
 
 
 def test_every_public_class_and_function_has_a_docstring() -> None:
