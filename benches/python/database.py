@@ -25,7 +25,7 @@ from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.orm import Session
 
 import txstore
-from benches.python.loads import BODY, GROUP, NOT_SYNCED, TOPIC, must_read
+from benches.python.loads import BODY, GROUP, NOT_SYNCED, TOPIC, forward_all, must_read
 from benches.python.measure import Scale, in_turns, per_second, scratch
 from benches.python.ratios import DEFAULT, QUICK, Row, against
 from tests.database.server import Postgres, running_postgres
@@ -137,9 +137,10 @@ def sent(target: Target, count: int) -> float:
             target.execute(_ORDERS, BODY)
             producer.send(Message(TOPIC, BODY), session=target.session)
             target.session.commit()
-        broker.close()
+        forward_all(broker)
 
     rate = per_second(count, work)
+    broker.close()
     must_read(target.folder / "store", TOPIC, count)
     return rate
 

@@ -27,7 +27,7 @@ from sqlalchemy import MetaData, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 import txstore.aio
-from benches.python.loads import BODY, GROUP, TOPIC
+from benches.python.loads import BODY, GROUP, TOPIC, forward_all
 from benches.python.measure import in_turns, scratch
 from benches.python.ratios import against
 from tests.database.server import Postgres, running_postgres
@@ -107,7 +107,7 @@ async def sent(engine: AsyncEngine, tasks: int, count: int) -> float:
                             lambda session, body: producer.send(Message(TOPIC, body), session=session),
                         ),
                     )
-                    await broker.close()
+                    await asyncio.to_thread(forward_all, broker.blocking)
 
                 rate = await _rate(tasks, count, work())
     _must_be_all(found, tasks * count)

@@ -23,7 +23,7 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
 import txstore
-from benches.python.loads import BODY, must_read
+from benches.python.loads import BODY, forward_all, must_read
 from benches.python.measure import in_turns, per_second, scratch
 from benches.python.ratios import against
 from tests.database.mariadb_server import running_mariadb
@@ -70,7 +70,7 @@ def sent(engine: Engine, threads: int, count: int) -> float:
                 in_threads(
                     threads, count, engine, lambda session: producer.send(Message(_TOPIC, BODY), session=session)
                 )
-                broker.close()
+                forward_all(broker)
 
             rate = per_second(threads * count, work)
         must_read(folder / "store", _TOPIC, threads * count)

@@ -204,6 +204,11 @@ def poll_by_32(broker: txstore.EmbeddedBroker, count: int) -> float:
     return speed
 
 
+def forward_all(broker: txstore.EmbeddedBroker) -> None:
+    """Returns when all committed messages are durable, and their rows deleted. Closing a broker begins with this."""
+    broker._parts.outboxes.close(60)
+
+
 def must_read(store: Path, topic: str, count: int) -> None:
     """Reads all messages of a topic of a closed store with a consumer. Fails if they are not so many different ones."""
     with txstore.open(store) as broker, broker.consumer("readers", topic) as consumer:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 import txstore
@@ -205,6 +206,48 @@ def test_service_that_reads_then_writes_meets_no_lock(tmp_path: Path) -> None:
         session.close()
         eventually(lambda: broker.queue_range("orders", 0)[1] == 2_000)
     assert kind.rows("SELECT count(*) FROM txstore_outbox") == [(0,)]
+
+
+def test_rows_that_are_left_at_the_close_are_deleted_together(tmp_path: Path) -> None:
+    """Each commit of the forwarder on SQLite waits for the disk."""
+    path, done = tmp_path / "orders.db", list[str]()
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        connection.set_trace_callback(done.append)
+        return connection
+
+    database = Database(connect)
+    database.create_table()
+    with txstore.open(tmp_path / "store", **SMALL) as broker:
+        producer = broker.producer("order-service", database=database)
+        session = sqlite3.connect(path)
+        for number in range(1_200):
+            producer.send(Message("orders", b"%d" % number), session=session)
+        done.clear()
+        session.commit()
+        broker.close()
+        assert session.execute("SELECT count(*) FROM txstore_outbox").fetchone() == (0,)
+        session.close()
+    assert (sum("DELETE" in sql for sql in done), sum("COMMIT" in sql for sql in done)) == (3, 1)
+
+
+@pytest.mark.parametrize("kind", ["sqlalchemy postgres"], indirect=True)
+def test_lost_connection_is_told_as_sqlalchemy_does(
+    broker: EmbeddedBroker, producer: OutboxProducer, kind: Kind
+) -> None:
+    """The row is inserted by the driver's own cursor. The session can be used again after a rollback."""
+    with Session(kind.engine) as session:
+        pid = session.scalar(text("SELECT pg_backend_pid()"))
+        with kind.engine.connect() as other:
+            other.execute(text(f"SELECT pg_terminate_backend({pid}, 10000)"))
+        with pytest.raises(OperationalError) as raised:
+            producer.send(Message("orders", b"lost"), session=session)
+        assert raised.value.connection_invalidated
+        session.rollback()
+        producer.send(Message("orders", b"1"), session=session)
+        session.commit()
+    eventually(lambda: bodies(broker) == [b"1"])
 
 
 def test_status_tells_what_waits(broker: EmbeddedBroker, producer: OutboxProducer, kind: Kind) -> None:

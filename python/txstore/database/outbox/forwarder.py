@@ -72,6 +72,7 @@ _ROWS = 500  # Read, appended and deleted in one step.
 _DELETE_ROWS = 32, 100  # Deleted by one transaction of a service on SQLite, at least and at most.
 _POLL_SECONDS = (0.002, 0.1)  # Between two looks for commits, at least and at most.
 _LOOKING_SHARE = 0.1  # Of the time; so looks become rarer, and find more rows, where each one takes longer.
+_DELETE_STEPS = 20  # In one transaction on SQLite, whose commit waits for the disk.
 _DELETE_SECONDS = 0.2  # Between two deletions by the forwarder.
 _RECENT_SECONDS = 5.0  # Rows of longer transactions are found by the search through all rows.
 _KEPT_BYTES = 16 << 20  # Rows in memory until they are committed. Others are read from the table.
@@ -143,6 +144,7 @@ class Forwarder:
         """Returns the id of a new row."""
         self._lock = threading.Lock()
         self._wake = threading.Event()
+        self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._unattended = Unattended(self._take_over_seconds)
         self._appending = Appending(self._log, self._choose, self._own, self._those_in_log, self._warn_if_old)
@@ -239,6 +241,7 @@ class Forwarder:
         with self._lock:
             self._closed = True
             thread = self._thread
+        self._closing.set()
         self._wake.set()
         if thread is not None:
             thread.join(timeout)
@@ -323,7 +326,7 @@ class Forwarder:
             waits = self._deletes_itself and bool(self._appended)
         if not self._is_idle:
             with outside_database():
-                time.sleep(pause)
+                self._closing.wait(pause)
             return
         self._is_asleep = not waits and time.monotonic() - self._last_insert > _RECENT_SECONDS
         with outside_database():
@@ -517,12 +520,12 @@ class Forwarder:
 
     async def _delete_finished(self, handle: Handle) -> bool:
         """Deletes all finished rows; returns whether there were any."""
-        has_written = False
-        while finished := self._finished(_ROWS):
+        has_written, steps = False, _DELETE_STEPS if self._is_sqlite else 1
+        while finished := [ids for _ in range(steps) if (ids := self._finished(_ROWS))]:
             has_written = True
-            await self._delete(handle, finished)
+            await self._delete(handle, *finished)
             with self._lock:
-                self._forget(finished)
+                self._forget(itertools.chain(*finished))
         return has_written
 
     def _forget(self, ids: Iterable[int]) -> None:
@@ -531,15 +534,15 @@ class Forwarder:
             self._claimed.discard(row_id)
             self._in_log.discard(row_id)
 
-    async def _delete(self, handle: Handle, ids: Sequence[int]) -> None:
-        if not ids:
-            return
+    async def _delete(self, handle: Handle, *steps: Sequence[int]) -> None:
+        """Deletes rows in one transaction, with a statement for each step."""
         await handle.begin()
         dialect = await handle.dialect()
         if dialect == "postgresql":
             await handle.execute(NOT_DURABLE.named)
-        for statement in finish(ids, dialect, self.database.keep_sent_ms):
-            await handle.execute(statement)
+        for ids in steps:
+            for statement in finish(ids, dialect, self.database.keep_sent_ms):
+                await handle.execute(statement)
         await handle.commit()
         await self._expire(handle, dialect)
 
@@ -603,7 +606,8 @@ class Forwarder:
             with outside_database():
                 self._log.make_durable()
             done = [row_id for row_id, fate in fates.items() if fate is Fate.IN_LOG]
-            await self._delete(handle, done)
+            if done:
+                await self._delete(handle, done)
             self._unattended.taken(ids_of(ids[0]).start, done)
             taken += len(done)
             first = found[-1].id + 1

@@ -9,7 +9,7 @@ Not here: how rows become messages of the log (`forwarder`).
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias, overload
 
@@ -68,6 +68,7 @@ class _Rows:
 
     def __init__(self, producer: Producer, database: RowDatabase, max_message_size: int) -> None:
         self._producer = producer
+        self._group = producer.group
         self._database = database
         self._max_message_size = max_message_size
 
@@ -77,7 +78,7 @@ class _Rows:
     @property
     def group(self) -> str:
         """The name of the producer group."""
-        return self._producer.group
+        return self._group
 
     @property
     def closed(self) -> bool:
@@ -86,7 +87,7 @@ class _Rows:
 
     def _check(self, message: Message) -> None:
         """Raises an error for a message that can never be sent, before anything is written."""
-        if self.closed:
+        if self._producer.closed:
             raise StoreClosedError(f"the producer of group {self.group} is closed")
         if not isinstance(message, Message):
             raise not_a_message(message)
@@ -97,9 +98,6 @@ class _Rows:
                 f"the body has {len(message.body)} bytes, max_message_size allows {self._max_message_size}\n"
                 "hint: store the body elsewhere and send a reference to it, or raise the option"
             )
-
-    def _row_of(self, message: Message, queue_id: int | None, chosen: int | None) -> _NewRow:
-        return OutboxRow.of(message, self.group, queue_id), chosen
 
     async def _insert_all(self, forwarder: Forwarder, session: object, rows: Sequence[_NewRow]) -> None:
         handle = handle_of(session)
@@ -133,9 +131,7 @@ class _Rows:
         early_queue = queue_id if group_seq <= 1 else None
         session = handle.orm_session()
         if session is not None:
-            from txstore.database.outbox import early
-
-            early.note(*session, forwarder, row_id, row, early_queue)
+            _early().note(*session, forwarder, row_id, row, early_queue)
         has_hook = session is not None or handle.on_commit(partial(append_early, forwarder, row_id, row, early_queue))
         for statement in forwarder.inserted(row_id, row, group_seq, queue_id, has_hook=has_hook):
             await handle.execute(statement)
@@ -202,7 +198,8 @@ class OutboxProducer(_Rows):
     def _chosen(self, message: Message, queue_id: int | None) -> _NewRow:
         self._check(message)
         later = self._forwarder.chooses_later
-        return self._row_of(message, queue_id, None if later else self._producer._choose(message, queue_id, None, None))
+        chosen = None if later else self._producer._choose(message, queue_id, None, None)
+        return OutboxRow.of(message, self._group, queue_id), chosen
 
     def outbox_status(self) -> OutboxStatus:
         """Returns how many rows wait for this producer's log, of all processes, and how old the oldest is.
@@ -308,8 +305,8 @@ class AsyncOutboxProducer(_Rows):
 
     async def _chosen(self, forwarder: Forwarder, message: Message, queue_id: int | None) -> _NewRow:
         self._check(message)
-        later = forwarder.chooses_later
-        return self._row_of(message, queue_id, None if later else await self._at_once.choose(message, queue_id))
+        chosen = None if forwarder.chooses_later else await self._at_once.choose(message, queue_id)
+        return OutboxRow.of(message, self._group, queue_id), chosen
 
     async def _ready(self) -> Forwarder:
         """Returns the forwarder when it has begun, and the database's name is known. Waits for both in a thread."""
@@ -329,6 +326,14 @@ class AsyncOutboxProducer(_Rows):
         self._opening = asyncio.get_running_loop().run_in_executor(None, self._open_forwarder)
         self._opening.add_done_callback(lambda done: done.cancelled() or done.exception())
         return self._opening
+
+
+@cache
+def _early() -> Any:
+    """Imports the hooks of SQLAlchemy, which only its sessions need."""
+    from txstore.database.outbox import early
+
+    return early
 
 
 def _receipt(row: _NewRow) -> OutboxReceipt:
