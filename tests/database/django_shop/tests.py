@@ -199,8 +199,9 @@ class Published(TransactionTestCase):  # type: ignore[misc]
     def test_command_and_admin(self) -> None:
         with transaction.atomic():
             send(Message(self.topic(), b"waits", tags="paid"))
-            with connection.cursor() as cursor:  # A row of a process for a log that nobody forwards to.
-                cursor.execute("UPDATE txstore_outbox SET destination = destination + 1")
+            # A row of another process, with owner 0, for a log that nobody forwards to.
+            with connection.cursor() as cursor:
+                cursor.execute("UPDATE txstore_outbox SET destination = destination + 1, id = id & 68719476735")
         User.objects.create_superuser("admin", password="admin")
         self.client.login(username="admin", password="admin")
         page = self.client.get("/admin/txstore/waitingmessage/")
