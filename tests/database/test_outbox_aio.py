@@ -16,6 +16,7 @@ from typing import Any
 import asyncpg
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 import txstore
@@ -215,3 +216,25 @@ def test_savepoint_that_rolls_back_takes_its_messages_along(tmp_path: Path, requ
 
         on_loop(database, tmp_path / "store", work)
         assert stored(tmp_path / "store") == [b"kept", b"released"]
+
+
+def test_lost_connection_is_told_as_sqlalchemy_does(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """The row is inserted by the driver's own cursor. The session can be used again after a rollback."""
+    with new_kind("sqlalchemy asyncpg", tmp_path, request) as kind:
+        database = Database(kind.source)
+        database.create_table()
+
+        async def work(broker: EmbeddedBroker, producer: AsyncOutboxProducer) -> None:
+            async with AsyncSession(kind.engine) as session:
+                pid = await session.scalar(text("SELECT pg_backend_pid()"))
+                async with kind.engine.connect() as other:
+                    await other.execute(text(f"SELECT pg_terminate_backend({pid}, 10000)"))
+                with pytest.raises(DBAPIError) as raised:
+                    await producer.send(Message("orders", b"lost"), session=session)
+                assert raised.value.connection_invalidated
+                await session.rollback()
+                await producer.send(Message("orders", b"1"), session=session)
+                await session.commit()
+
+        on_loop(database, tmp_path / "store", work)
+        assert stored(tmp_path / "store") == [b"1"]

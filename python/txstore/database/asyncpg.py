@@ -66,13 +66,13 @@ class AsyncpgHandle:
 
     async def run(self, statement: Statement, **values: object) -> tuple[int, Any]:
         if statement.changes:
-            done: str = await self._connection.execute(statement.numbered.decode(), *_bound(statement, values))
+            done: str = await self._connection.execute(statement.dollar, *_bound(statement, values))
             return int(done.rsplit(" ", 1)[1]), None
         rows = await self.fetch(statement, **values)
         return len(rows), rows[0][0] if rows else None
 
     async def fetch(self, statement: Statement, **values: object) -> Sequence[Sequence[Any]]:
-        rows = await self._connection.fetch(statement.numbered.decode(), *_bound(statement, values))
+        rows = await self._connection.fetch(statement.dollar, *_bound(statement, values))
         return [tuple(row.values()) for row in rows]
 
     async def execute(self, sql: str) -> None:

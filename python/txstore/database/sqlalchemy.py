@@ -10,6 +10,7 @@ Not here: the ORM. Nothing is flushed before the commit.
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import cache
 from typing import Any
 from weakref import WeakSet
@@ -114,7 +115,8 @@ class _Base:
         """Raises InvalidOptionError if the connection commits each statement at once."""
         name = _dialect_of(connection)
         self._is_sqlite3 = connection.dialect.driver == "pysqlite"
-        driver = self._driver = connection.connection.driver_connection
+        driver: Any = connection.connection.driver_connection
+        self._driver = driver
         self._mariadb = name == "mariadb"
         if name == "sqlite":
             modes = (getattr(driver, "isolation_level", None), getattr(driver, "autocommit", None))
@@ -134,7 +136,14 @@ def _driver_sql(connection: Any, statement: Statement) -> str | None:
     driver = connection.dialect.driver
     if driver in _MARIADB:
         return statement.mariadb
+    if driver == "asyncpg":
+        return statement.dollar
     return statement.named if driver in _NAMED else statement.pyformat if driver in _PYFORMAT else None
+
+
+def _bound(connection: Any, statement: Statement, values: dict[str, object]) -> Any:
+    """Returns the values as the driver takes them."""
+    return tuple(values[name] for name in statement.order) if connection.dialect.driver == "asyncpg" else values
 
 
 def _clause_of(connection: Any, statement: Statement) -> TextClause:
@@ -159,17 +168,16 @@ def _dialect_of(connection: Any) -> str:
     return name
 
 
-def _on_driver(
-    connection: Connection, driver: Any, sql: str, statement: Statement, values: dict[str, object]
-) -> tuple[int, Any]:
-    """Executes on the driver's connection. Its errors are raised as SQLAlchemy's."""
+def _on_driver(connection: Connection, sql: str, statement: Statement, values: dict[str, object]) -> tuple[int, Any]:
+    """Executes with a cursor of the driver. Its errors are raised as SQLAlchemy's."""
     dialect = connection.dialect
+    driver: Any = connection.connection.dbapi_connection
     failures = dialect.loaded_dbapi.Error
     try:
         if dialect.driver == "pysqlite":
             return executed(driver, statement, values)
-        with driver.cursor() as cursor:
-            cursor.execute(sql, values)
+        with closing(driver.cursor()) as cursor:
+            cursor.execute(sql, _bound(connection, statement, values))
             return cursor.rowcount, None
     except failures as error:
         is_lost = dialect.is_disconnect(error, driver, None)
@@ -223,14 +231,14 @@ class SqlAlchemyHandle(_Base):
 
     async def run(self, statement: Statement, **values: object) -> tuple[int, Any]:
         connection = self._connection()
-        sql, driver = _driver_sql(connection, statement), self._driver
+        sql = _driver_sql(connection, statement)
         try:
             # The transaction is already begun. The driver's own cursor takes half as long as SQLAlchemy for one.
-            if driver is not None and sql is not None and (statement.changes or self._is_sqlite3):
-                return _on_driver(connection, driver, sql, statement, values)
+            if self._driver is not None and sql is not None and (statement.changes or self._is_sqlite3):
+                return _on_driver(connection, sql, statement, values)
             if sql is None:
                 return _found(connection.execute(_clause_of(connection, statement), values))
-            return _found(connection.exec_driver_sql(sql, values))
+            return _found(connection.exec_driver_sql(sql, _bound(connection, statement, values)))
         except IntegrityError as error:
             if _is_skipped(statement, error):
                 return 0, None
@@ -288,9 +296,12 @@ class AsyncSqlAlchemyHandle(_Base):
         connection = await self._connection()
         sql = _driver_sql(connection, statement)
         try:
+            if self._driver is not None and sql is not None and statement.changes:
+                done: tuple[int, Any] = await connection.run_sync(_on_driver, sql, statement, values)
+                return done
             if sql is None:
                 return _found(await connection.execute(_clause_of(connection, statement), values))
-            return _found(await connection.exec_driver_sql(sql, values))
+            return _found(await connection.exec_driver_sql(sql, _bound(connection, statement, values)))
         except IntegrityError as error:
             if _is_skipped(statement, error):
                 return 0, None

@@ -116,7 +116,18 @@ class Statement:
     """One statement with named parameters, in the drivers' parameter styles. `mariadb` is the text for MariaDB, if it
     cannot be derived."""
 
-    __slots__ = ("changes", "mariadb", "mariadb_named", "name", "named", "numbered", "order", "pyformat", "skips")
+    __slots__ = (
+        "changes",
+        "dollar",
+        "mariadb",
+        "mariadb_named",
+        "name",
+        "named",
+        "numbered",
+        "order",
+        "pyformat",
+        "skips",
+    )
 
     def __init__(self, text: str, mariadb: str | None = None) -> None:
         self.changes: bool = text.startswith("INSERT") and "RETURNING" not in text
@@ -132,8 +143,10 @@ class Statement:
         self.mariadb: str = re.sub(r":(\w+)", r"%(\1)s", self.mariadb_named)
         """With `%(name)s`, for the drivers of MariaDB."""
         self.order: tuple[str, ...] = tuple(dict.fromkeys(re.findall(r":(\w+)", text)))
-        self.numbered: bytes = re.sub(r":(\w+)", self._numbered, text).encode()
-        """With `$1`, for PostgreSQL itself, with the values in `order`."""
+        self.dollar: str = re.sub(r":(\w+)", self._numbered, text)
+        """With `$1`, for asyncpg, with the values in `order`."""
+        self.numbered: bytes = self.dollar.encode()
+        """The same for PostgreSQL itself."""
         self.name: bytes = b"txstore_%08x" % zlib.crc32(self.numbered)
         """The name under which it is prepared."""
 
