@@ -44,6 +44,7 @@ impl Machine {
         self.store = None;
         let mut next = Self::over(memory, shadow, self.clock, self.options, self.history);
         (next.peeks, next.ends, next.expired) = (self.peeks, self.ends, self.expired);
+        next.has_sets = self.has_sets;
         (next.delivered, next.jumps, next.database) = (self.delivered, self.jumps, self.database);
         next
     }
@@ -163,7 +164,7 @@ impl Machine {
             broker_progress: origin.broker_progress,
             raw_progress: None,
             crc: self.crc(),
-            thorough: false,
+            thorough: true,
         };
         check(&store, expected)?;
         match all_shown(&store) {
@@ -244,6 +245,7 @@ fn adopted(one: &FoundTransaction, before: &[Half], end: u64, now_ms: i64, origi
         stored_ms: now_ms,
         due_ms: now_ms,
         foreign: known.is_none_or(|half| half.foreign) && one.copies[0].physical_offset < origin.broker_end,
+        part: one.part,
     }
 }
 

@@ -11,6 +11,7 @@ use txstore::store::EndKind;
 use txstore::transaction::HalfCopy;
 
 use crate::delays::Delayed;
+use crate::sets::Part;
 use crate::watched::Shown;
 
 /// A broken promise: its name and what was seen.
@@ -74,6 +75,8 @@ pub struct Half {
     pub due_ms: i64,
     /// A broker stored it, or it is a torn record that survived a crash.
     pub foreign: bool,
+    /// What it is in a transaction of several messages.
+    pub part: Option<Part>,
 }
 
 /// A group's offset of one queue.
@@ -92,6 +95,9 @@ pub struct History {
     /// By number, with which the body begins.
     pub messages: BTreeMap<u64, Message>,
     pub halves: Vec<Half>,
+    /// The halves of transactions of several messages, in their order, by the body of the first. Retention may remove
+    /// a half before the discarded copy that a resume stores again.
+    pub sets: BTreeMap<Vec<u8>, Vec<Half>>,
     /// Delayed messages and retries, in the order in which they were sent.
     pub delayed: Vec<Delayed>,
     /// Halves that were checked, and whose answer is outstanding.

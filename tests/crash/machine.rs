@@ -22,6 +22,7 @@ use txstore::transaction::HalfCopy;
 use crate::ages::Ages;
 use crate::database::{Database, has_row};
 use crate::history::{GROUPS, Half, Held, History, Message, TOPICS, hold, outcome_of};
+use crate::sets::{half_queue_end, leads};
 use crate::step::Step;
 use crate::watched::{Shadow, Watched};
 
@@ -30,7 +31,7 @@ const IMMUNITY_S: i64 = 20;
 
 /// Properties that only the engine sets. A half that kept one of them would be another transaction, or one that was
 /// checked before.
-const FORGED: [(&str, &str); 8] = [
+const FORGED: [(&str, &str); 9] = [
     ("UNIQ_KEY", "ID-1"),
     ("TRAN_MSG", "true"),
     ("PGROUP", "strangers"),
@@ -39,6 +40,7 @@ const FORGED: [(&str, &str); 8] = [
     ("__transactionId__", "ID-1"),
     ("TRANSACTION_CHECK_TIMES", "15"),
     ("TRAN_PREPARED_QUEUE_OFFSET", "0"),
+    ("TXSTORE_SET", "0,0,2"),
 ];
 
 /// Returns the envelope of a message with properties like the engine's own, as a remote client may send it. In this
@@ -71,6 +73,8 @@ pub struct Machine {
     pub fault: Option<u64>,
     /// Whether readers look at the store while the log is synced.
     pub peeks: bool,
+    /// Whether producers send several messages in one transaction.
+    pub has_sets: bool,
     /// Whether a full disk explains errors.
     pub fills_disk: bool,
     pub ends: u64,
@@ -109,6 +113,7 @@ impl Machine {
             store: None,
             fault: None,
             peeks: false,
+            has_sets: false,
             fills_disk: false,
             ends: 0,
             expired: 0,
@@ -192,6 +197,10 @@ impl Machine {
                 let id = named.then_some("ID-");
                 self.prepare(store, (*topic, *queue), *size, *owner, id, *immunity)
             }
+            Step::PrepareSet { .. } if !self.has_sets => Ok(()),
+            Step::PrepareSet { which, messages, size, owner } => {
+                self.prepare_set(store, *which, *messages, *size, *owner)
+            }
             Step::Resend { which, queue } => self.resend(store, *which, *queue),
             Step::BorrowId { which } => self.borrow_id(store, *which),
             Step::End { which, kind, decider } => self.end(store, *which, *kind, *decider),
@@ -249,7 +258,7 @@ impl Machine {
     }
 
     /// Notes L2: the acknowledged half survives a power loss, if the options promise it.
-    fn half_is_acknowledged(&mut self, end: u64) {
+    pub fn half_is_acknowledged(&mut self, end: u64) {
         if self.options.transaction_flush_disk_type == FlushDiskType::Sync {
             self.is_durable(end);
         }
@@ -332,6 +341,7 @@ impl Machine {
             stored_ms: self.clock.monotonic_ms(),
             due_ms: 0,
             foreign: false,
+            part: None,
         };
         let mut envelope = if self.history.count.is_multiple_of(3) {
             forged_envelope(TOPICS[topic])?
@@ -362,7 +372,9 @@ impl Machine {
     /// Resends a half. T12: it is the pending one and writes nothing. After its end it is refused for some minutes,
     /// then it begins a new transaction.
     fn resend(&mut self, store: &Store, which: usize, queue: i32) -> Held {
-        let Some(at) = self.pick(which, |half| half.id.is_some() && !half.foreign) else { return Ok(()) };
+        let Some(at) = self.pick(which, |half| half.id.is_some() && !half.foreign && half.part.is_none()) else {
+            return Ok(());
+        };
         let before = self.history.halves[at].clone();
         // The resent message must be equal: what a broker stored has a tag (broker.rs).
         let tags = before.id.as_deref().filter(|id| id.starts_with("BROKER-")).map(|_| "t");
@@ -425,7 +437,8 @@ impl Machine {
     /// Prepares another message under the id of a pending half. T12: it is refused and writes nothing: if it joined the
     /// pending one, a commit would send only the first message.
     fn borrow_id(&mut self, store: &Store, which: usize) -> Held {
-        let is_pending = |half: &Half| half.reported.is_none() && half.asked.is_empty() && !half.foreign;
+        let is_pending =
+            |half: &Half| half.reported.is_none() && half.asked.is_empty() && !half.foreign && half.part.is_none();
         let Some(at) = self.pick(which, |half| half.id.is_some() && is_pending(half)) else { return Ok(()) };
         let half = &self.history.halves[at];
         if self.is_faulty() || self.pending_like(half) != Some(at) {
@@ -461,7 +474,7 @@ impl Machine {
                 let half = &self.history.halves[*at];
                 // Retention may have removed the record that tells how a broker ended a half.
                 let may_be_picked = !(half.foreign && half.reported.is_some() && self.history.minimum_tried > 0);
-                !half.copies.is_empty() && may_be_picked && !has_row(half) && wanted(half)
+                !half.copies.is_empty() && may_be_picked && !has_row(half) && leads(half) && wanted(half)
             })
             .collect();
         (!found.is_empty()).then(|| found[which % found.len()])
@@ -531,11 +544,13 @@ impl Machine {
         if outcome.is_some() && (kind == EndKind::Discard || end.decider == Decider::Operator) {
             self.is_durable(after);
         }
-        let half = &mut self.history.halves[at];
-        half.asked.push((kind, physical_offset));
-        if let Some(outcome) = outcome.filter(|_| reported.is_none()) {
-            half.reported = Some((outcome, after));
-            self.ends += 1;
+        for part in self.parts(at) {
+            let half = &mut self.history.halves[part];
+            half.asked.push((kind, if part == at { physical_offset } else { half.copies[0].physical_offset }));
+            if let Some(outcome) = outcome.filter(|_| half.reported.is_none()) {
+                half.reported = Some((outcome, after));
+                self.ends += u64::from(part == at);
+            }
         }
         Ok(())
     }
@@ -600,7 +615,7 @@ impl Machine {
         let discarded = |half: &Half| half.reported.is_some_and(|(outcome, _)| outcome == Outcome::Discarded);
         let Some(at) = self.pick(which, |half| half.id.is_some() && discarded(half)) else { return Ok(()) };
         let before = self.history.halves[at].clone();
-        let (end, faulty) = (Self::log_end(store), self.is_faulty());
+        let (end, halves, faulty) = (Self::log_end(store), half_queue_end(store), self.is_faulty());
         let sent = store.resume(before.id.as_deref().unwrap());
         let newest = self.history.halves.iter().rposition(|half| half.id == before.id).unwrap();
         let expected = discarded(&self.history.halves[newest]);
@@ -610,15 +625,7 @@ impl Machine {
             }
             Err(error) => {
                 if expected {
-                    self.history.halves.push(Half {
-                        copies: Vec::new(),
-                        asked: Vec::new(),
-                        reported: None,
-                        checks: 0,
-                        checks_most: 0,
-                        checks_kept: 0,
-                        ..before
-                    });
+                    self.resumed(store, at, None, 0)?;
                 }
                 self.failed::<()>(&error).map(|_| ())
             }
@@ -627,22 +634,7 @@ impl Machine {
                     format!("a resume of {:?}", self.history.halves[newest])
                 })?;
                 let copy = HalfCopy { queue_offset: sent.queue_offset.0, physical_offset: sent.physical_offset.0 };
-                let now_ms = self.clock.monotonic_ms();
-                self.history.halves.push(Half {
-                    copies: vec![copy],
-                    end: Self::log_end(store),
-                    asked: Vec::new(),
-                    reported: None,
-                    running: false,
-                    checks: 0,
-                    checks_most: 0,
-                    checks_kept: 0,
-                    stored_ms: now_ms,
-                    due_ms: now_ms + before.immunity_ms.unwrap_or(TIMEOUT_MS),
-                    ..before
-                });
-                self.is_durable(Self::log_end(store));
-                Ok(())
+                self.resumed(store, at, Some(copy), half_queue_end(store) - halves)
             }
         }
     }

@@ -23,6 +23,7 @@ mod machine;
 mod promises;
 mod rounds;
 mod rule;
+mod sets;
 mod several;
 mod simulation;
 mod step;

@@ -14,11 +14,13 @@ use txstore::record::properties::{KEYS, REAL_QUEUE_ID, REAL_TOPIC};
 use txstore::record::{RecordCrc, RecordView, TransactionType, Verify, decode};
 use txstore::store::{Decider, End, EndKind, Store, StoredRecord, Wait};
 use txstore::transaction::op::parse_op_body;
+use txstore::transaction::scan::Waiting;
 use txstore::transaction::{HalfCopy, HalfFacts};
 
 use crate::delays::FoundDelayed;
 use crate::history::{Half, Held, History, READERS, TOPICS, broken, hold, number_of, outcome_of};
 use crate::rule::{Transaction, transactions};
+use crate::sets::{Part, Sets};
 use crate::watched::{Shadow, crc};
 
 /// What a store is compared with.
@@ -56,6 +58,8 @@ pub struct FoundTransaction {
     pub checks: u16,
     /// When its newest copy was stored.
     pub stored_ms: i64,
+    /// What it is in a transaction of several messages.
+    pub part: Option<Part>,
 }
 
 /// What was found.
@@ -82,6 +86,7 @@ struct Look<'a> {
     log: Vec<RecordView<'a>>,
     by_offset: HashMap<u64, usize>,
     rule: Vec<Transaction>,
+    sets: Sets,
     /// The offset where the log begins.
     minimum: u64,
 }
@@ -108,7 +113,8 @@ pub fn check(store: &Store, expected: Expected<'_>) -> Held<Found> {
     let by_offset = views.iter().enumerate().map(|(number, view)| (view.physical_offset.0, number)).collect();
     let rule = transactions(&views, expected.broker_progress);
     let minimum = store.stat().unwrap().min_physical_offset;
-    let look = Look { store, expected, log: views, by_offset, rule, minimum };
+    let sets = Sets::of(&rule, &views);
+    let look = Look { store, expected, log: views, by_offset, rule, sets, minimum };
     let tried = expected.history.minimum_tried;
     hold(minimum <= tried, "L8", || format!("the log begins at {minimum}, removals went to {tried} at most"))?;
     let mut found = Found { end: store.stat().unwrap().max_physical_offset, ..Found::default() };
@@ -324,11 +330,11 @@ impl<'a> Look<'a> {
             let known = self.known(one);
             self.ends_once(one)?;
             let half = &self.log[*one.halves.last().unwrap()];
-            if let Some(known) = known {
+            if let Some(known) = known.filter(|_| !self.sets.is_cut(half)) {
                 self.outcome_was_asked_for(one, &self.expected.history.halves[known])?;
             } else {
                 let foreign = one.first().physical_offset < self.expected.broker_end;
-                hold(foreign, "L1", || format!("nobody sent the half {half:?}"))?;
+                hold(foreign || known.is_some(), "L1", || format!("nobody sent the half {half:?}"))?;
             }
             // A torn copy of a broker may have lost its number of checks.
             let checks = one.halves.iter().map(|number| HalfFacts::of(&self.log[*number]).checks).max().unwrap_or(0);
@@ -341,6 +347,7 @@ impl<'a> Look<'a> {
                 ends && is_left && !claimed.contains(&number) && view.physical_offset.0 >= self.expected.broker_end;
             hold(!stray, "T2", || format!("it ends no transaction: {view:?}"))?;
         }
+        self.sets.end_together(self.store.is_read_only())?;
         self.reported_outcomes_hold()
     }
 
@@ -393,7 +400,8 @@ impl<'a> Look<'a> {
         let target = if is_final { (facts.real_topic, facts.real_queue_id) } else { (DISCARD_TOPIC, QueueId(0)) };
         hold((last.topic, last.queue_id) == target, "T3", || format!("it belongs to {target:?}: {last:?}"))?;
         hold(last.body == half.body, "T3", || format!("another body than {half:?}: {last:?}"))?;
-        let hides = |name: &[u8]| is_final && (name == REAL_TOPIC.as_bytes() || name == REAL_QUEUE_ID.as_bytes());
+        let hidden = [REAL_TOPIC.as_bytes(), REAL_QUEUE_ID.as_bytes(), b"TXSTORE_SET"];
+        let hides = |name: &[u8]| is_final && hidden.contains(&name);
         let expected = half.properties.iter().filter(|(name, _)| !hides(name));
         hold(last.properties.iter().eq(expected), "T3", || format!("other properties than {half:?}: {last:?}"))
     }
@@ -443,7 +451,10 @@ impl<'a> Look<'a> {
         let waiting: BTreeSet<(u64, u64)> = (self.store.halves_waiting(None, usize::MAX).unwrap().iter())
             .map(|waiting| (waiting.newest.queue_offset, waiting.newest.physical_offset))
             .collect();
-        let is_pending = |one: &&Transaction| one.outcome.is_none();
+        let is_pending = |one: &&Transaction| {
+            let half = &self.log[one.halves[0]];
+            one.outcome.is_none() && Sets::leads(half) && !self.sets.is_cut(half)
+        };
         let pending: BTreeSet<(u64, u64)> = (self.rule.iter().filter(is_pending))
             .map(|one| (one.newest().queue_offset, one.newest().physical_offset))
             .collect();
@@ -466,6 +477,9 @@ impl<'a> Look<'a> {
         let before = self.store.stat().unwrap().max_physical_offset;
         for one in &self.rule {
             let Some(outcome) = one.outcome.filter(|_| !self.may_have_lost(one)) else { continue };
+            if !Sets::leads(&self.log[one.halves[0]]) {
+                continue;
+            }
             for (copy, kind) in
                 one.copies.iter().zip([EndKind::Commit, EndKind::RollBack, EndKind::Discard].iter().cycle())
             {
@@ -554,6 +568,7 @@ fn found_transaction(one: &Transaction, half: &RecordView<'_>, known: Option<usi
         immunity_ms: facts.immunity_ms,
         checks,
         stored_ms: half.store_timestamp.0,
+        part: Part::of(half),
     }
 }
 
@@ -561,7 +576,11 @@ fn found_transaction(one: &Transaction, half: &RecordView<'_>, known: Option<usi
 pub fn progress_is_exact(store: &Store) -> Held {
     let end = store.queue_range(HALF_TOPIC, QueueId(0)).unwrap().1;
     let waiting = store.halves_waiting(None, usize::MAX).unwrap();
-    let lowest = waiting.iter().map(|waiting| waiting.newest.queue_offset).min().unwrap_or(end);
+    let first = |waiting: &Waiting| {
+        let record = store.half(QueueOffset(waiting.newest.queue_offset)).unwrap();
+        Part::of(&record.view().unwrap()).map_or(waiting.newest.queue_offset, |part| part.first)
+    };
+    let lowest = waiting.iter().map(first).min().unwrap_or(end);
     let stored = store.consumer_offset(HALF_TOPIC, TRANSACTION_GROUP, QueueId(0)).unwrap().unwrap_or(0);
     hold(stored == lowest, "T9", || format!("the progress is {stored}, the lowest pending {lowest}"))
 }

@@ -16,6 +16,7 @@ use crate::ages::Ages;
 use crate::database::has_row;
 use crate::history::{Acknowledged, Half, Held, History, READERS, TOPICS, Violation, hold, outcome_of};
 use crate::machine::{Machine, TIMEOUT_MS};
+use crate::sets::leads;
 use crate::watched::{Shown, all_shown, crc};
 
 /// Checks before the modelled `decide` discards a transaction.
@@ -68,7 +69,8 @@ impl Machine {
         if self.is_faulty() {
             return Ok(());
         }
-        let is_due = |half: &&Half| half.reported.is_none() && !half.copies.is_empty() && half.due_ms <= now_ms;
+        let is_due =
+            |half: &&Half| half.reported.is_none() && !half.copies.is_empty() && half.due_ms <= now_ms && leads(half);
         let expected = self.history.halves.iter().filter(is_due).count().min(limit);
         hold(due.len() == expected, "T11", || format!("{expected} are due, {} were handed out: {due:?}", due.len()))?;
         for facts in due {
@@ -122,7 +124,10 @@ impl Machine {
         self.note_first_offsets(store);
         let gone = self.history.forget_below(minimum);
         self.database.forget_below(minimum, &gone);
-        gone.iter().filter(|half| !half.foreign).take(3).try_for_each(|half| self.ends_of_gone(store, half))
+        gone.iter()
+            .filter(|half| !half.foreign && leads(half))
+            .take(3)
+            .try_for_each(|half| self.ends_of_gone(store, half))
     }
 
     /// Notes where queues begin after retention has removed messages.
@@ -151,8 +156,9 @@ impl Machine {
             }
         }
         self.fills_disk = false;
-        let is_pending =
-            |half: &Half| half.reported.is_none() && !half.copies.is_empty() && !half.foreign && !has_row(half);
+        let is_pending = |half: &Half| {
+            half.reported.is_none() && !half.copies.is_empty() && !half.foreign && !has_row(half) && leads(half)
+        };
         let pending: Vec<usize> =
             (0..self.history.halves.len()).filter(|at| is_pending(&self.history.halves[*at])).collect();
         pending.into_iter().try_for_each(|at| self.end_half(store, at, &self.end_of(at, 0, kind)))

@@ -163,6 +163,8 @@ impl Run {
         self.has_brokers = self.chance.one_in(3);
         self.has_jumps = !self.chance.one_in(3);
         self.machine().peeks = self.chance.one_in(8);
+        // A broker ends each message of a transaction of several by itself.
+        self.machine().has_sets = !self.has_brokers;
         for life in 0..LIVES {
             self.life(life)?;
             if self.tally.blurred > 0 {

@@ -31,6 +31,13 @@ pub enum Step {
         named: bool,
         immunity: bool,
     },
+    /// Stores the half messages of a transaction of several messages.
+    PrepareSet {
+        which: usize,
+        messages: usize,
+        size: usize,
+        owner: u32,
+    },
     /// A producer that got no answer resends its half.
     Resend {
         which: usize,
@@ -151,7 +158,7 @@ pub fn jump_ms(chance: &mut Chance) -> i64 {
 /// Chooses a step.
 pub fn step(chance: &mut Chance) -> Step {
     let (topic, queue, which) = (chance.index(2), chance.index(2) as i32, chance.index(1 << 20));
-    match chance.below(93) {
+    match chance.below(97) {
         0..=8 => {
             let messages = chance.pick(&[1, 1, 2, 4]);
             Step::Send { topic, queue, messages, size: chance.pick(&SIZES[..6]) }
@@ -199,6 +206,12 @@ pub fn step(chance: &mut Chance) -> Step {
         80..=83 => Step::BeginRow { topic, queue, size: chance.pick(&SIZES[..6]) },
         84..=86 => Step::EndRow { which, commits: !chance.one_in(4), dies: chance.one_in(2) },
         87 => Step::Retain { reserved_ms: chance.pick(&[0, 5_000, 60_000, 3_600_000, 259_200_000]) },
+        93..=96 => Step::PrepareSet {
+            which,
+            messages: 1 + chance.index(5),
+            size: chance.pick(&SIZES[..5]),
+            owner: u32::from(chance.one_in(4)),
+        },
         92 => Step::FillDisk { kind: kind(chance) },
         _ => Step::Jump { ms: jump_ms(chance) },
     }
