@@ -26,9 +26,16 @@ from types import CodeType, ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPLAINED = Path(__file__).with_suffix(".toml")
-# What a change of the module breaks, the fastest first.
-GUARDS = {
-    "transactions.check": ("unit/test_check_decide.py",),
+# Databases in files: a server would have to start for each change.
+IN_FILES = ("-k", "not postgres and not psycopg and not asyncpg and not maria and not mysql")
+OUTBOX = ("database/test_outbox.py", "database/test_outbox_borders.py", "database/test_outbox_remote.py")
+# What a change of the module breaks, the fastest first, and pytest's options.
+GUARDS: dict[str, tuple[str, ...]] = {
+    "transactions.check": (
+        "unit/test_pool.py",
+        "unit/test_transaction_producer.py",
+        "unit/test_testing.py",
+    ),
     "transactions.decision": ("unit/test_check_decide.py",),
     "producer.local_transaction": (
         "unit/test_transaction_block.py",
@@ -40,6 +47,23 @@ GUARDS = {
         "unit/test_producer.py",
         "unit/test_transaction_block.py",
     ),
+    "database.outbox.appending": (*OUTBOX, *IN_FILES),
+    "database.outbox.committed": (*OUTBOX, *IN_FILES),
+    "database.outbox.durability": ("database/test_outbox_durability.py",),
+    "database.outbox.early": (*OUTBOX, *IN_FILES),
+    "database.outbox.forwarder": (*OUTBOX, *IN_FILES),
+    "database.outbox.ids": ("database/test_outbox.py", "database/test_outbox_remote.py", *IN_FILES),
+    "database.outbox.packet": ("database/test_mariadb.py",),
+    "database.outbox.pending": ("database/test_pending.py", *IN_FILES),
+    "database.outbox.producer": (
+        *OUTBOX,
+        "database/test_outbox_aio.py",
+        "database/test_outbox_aio_remote.py",
+        *IN_FILES,
+    ),
+    "database.outbox.sent": ("database/test_keep_sent.py", *IN_FILES),
+    "database.outbox.unattended": ("database/test_outbox_remote.py", *IN_FILES),
+    "database.outbox.waiting": ("database/test_outbox_waiting.py", *IN_FILES),
 }
 # Imported before the fork, because each child would need a second for it.
 HEAVY = ("pytest", "hypothesis", "sqlalchemy.ext.asyncio", "psycopg", "pygments.lexers.python")
@@ -267,7 +291,7 @@ def begin(module: str, tree: ast.Module | None, output: Path | None = None) -> i
             sys.meta_path.insert(0, Finder(f"txstore.{module}", tree))
         import pytest
 
-        tests = [f"tests/{name}" for name in GUARDS[module]]
+        tests = [f"tests/{name}" if name.endswith(".py") else name for name in GUARDS[module]]
         code = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--assert=plain", *tests]))
     except BaseException:
         traceback.print_exc()
