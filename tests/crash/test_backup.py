@@ -36,6 +36,7 @@ from txstore.inspection.progress import unwatched
 pytestmark = pytest.mark.kill
 KILLS = count("BACKUP_KILLS", 40)
 BACKUPS = count("BACKUPS", 6)
+BACKUPS_A_STORE = 12
 FILE = 1 << 16
 
 
@@ -146,6 +147,10 @@ def test_backups_under_load_have_all_that_was_acknowledged_before(
     options = {"flush_disk_type": flush_disk_type, **SIZES}
     told, sent, linked = Told(), 0, 0
     for number in steps(f"backups under load, {flush_disk_type}", BACKUPS):
+        if number > 0 and number % BACKUPS_A_STORE == 0:
+            shutil.rmtree(path)
+            shutil.rmtree(folder)
+            told = Told()
         arguments: dict[str, Any] = {
             "path": str(path),
             "options": options | BUSY,
@@ -154,7 +159,7 @@ def test_backups_under_load_have_all_that_was_acknowledged_before(
         }
         pid = zygote.begin("tests.crash.workload:work", arguments)
         hearing = Hearing(zygote)
-        hearing.until_there_are(3 * (number + 1), path)
+        hearing.until_there_are(3 * (number % BACKUPS_A_STORE + 1), path)
         begun = len(hearing.words)
         # The writer is killed while its log is copied, or after that.
         backup = take_backup(path, folder, keep=3, progress=Killing(pid) if number % 2 else unwatched)
