@@ -13,7 +13,7 @@ use super::retention::removable_end;
 use crate::base::error::Result;
 use crate::recovery::log_view::{Log, StatisticsFiles};
 
-/// How many files are counted in one call. A file of 1 GiB takes some hundredths of a second.
+/// How many files are counted in one call, except at the close. A file of 1 GiB takes some hundredths of a second.
 const COUNTED_MAX: usize = 4;
 /// How many files are looked at in one call.
 const LOOKED_AT_MAX: usize = 64;
@@ -55,7 +55,7 @@ impl Shared {
         let Ok(log) = Log::open_with(Arc::clone(&self.storage)) else { return };
         let mut counted = 0;
         for base in missing.into_iter().take(LOOKED_AT_MAX) {
-            if counted == COUNTED_MAX {
+            if which == FullFiles::All && counted == COUNTED_MAX {
                 break;
             }
             counted += usize::from(log.keep_statistics(base).unwrap_or(true));
