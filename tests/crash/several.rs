@@ -63,6 +63,7 @@ struct Run {
     options: StoreOptions,
     known: Vec<Known>,
     crashes: u64,
+    sent_again: u64,
 }
 
 impl Run {
@@ -82,7 +83,7 @@ impl Run {
         };
         let clock = Arc::new(ManualClock::at(TimestampMs(1_700_000_000_000)));
         let memory = Memory::new().with_clock(clock.clone());
-        Self { seed, chance, memory, clock, options, known: Vec::new(), crashes: 0 }
+        Self { seed, chance, memory, clock, options, known: Vec::new(), crashes: 0, sent_again: 0 }
     }
 
     fn open(&self) -> Option<Store> {
@@ -164,6 +165,7 @@ impl Run {
         let refused = matches!(&sent, Err(Error::InvalidMessage { .. } | Error::AlreadyEnded { .. }));
         assert!(!refused, "{}: transaction {which} was sent again: {sent:?}", self.told());
         sent.ok()?;
+        self.sent_again += 1;
         assert!(before.is_none_or(|before| self.known[which].half == Some(before)), "{}: {which}", self.told());
         Some(())
     }
@@ -359,7 +361,8 @@ impl Run {
         self.end_of(&store, 0, EndKind::Commit, Outcome::Committed)
     }
 
-    fn go(mut self) -> u64 {
+    /// Returns the number of crashes, and of transactions that were sent again.
+    fn go(mut self) -> (u64, u64) {
         for _ in 0..LIVES {
             self.live();
         }
@@ -372,7 +375,7 @@ impl Run {
             }
         }
         self.look(&store, CrashKeep::PageCache);
-        self.crashes
+        (self.crashes, self.sent_again)
     }
 }
 
@@ -429,12 +432,16 @@ fn several_messages_are_visible_together_or_not_at_all() {
     }
     let runs = number("TXSTORE_SEVERAL");
     let progress = Progress::new(runs.is_some());
-    let mut crashes = 0;
-    for seed in 0..runs.unwrap_or(QUICK_RUNS) {
-        crashes += Run::new(seed).go();
+    let runs = runs.unwrap_or(QUICK_RUNS);
+    let (mut crashes, mut again) = (0, 0);
+    for seed in 0..runs {
+        let (crashed, sent_again) = Run::new(seed).go();
+        (crashes, again) = (crashes + crashed, again + sent_again);
         progress.tell(|| format!("{seed} runs, {crashes} crashes"));
     }
-    let _ = writeln!(std::io::stderr(), "several: {crashes} crashes, 0 violations, {:.0} s", progress.seconds());
+    assert!(again > runs / 8, "{again} transactions were sent again in {runs} runs");
+    let seconds = progress.seconds();
+    let _ = writeln!(std::io::stderr(), "several: {crashes} crashes, {again} sent again, 0 violations, {seconds:.0} s");
 }
 
 #[test]

@@ -64,6 +64,10 @@ def test_row_and_message_are_one_transaction(serve_names: str, topic: str, tmp_p
             async with producer.transaction(Message(topic, b"committed"), session=session):
                 await order("committed")
 
+            several = [Message(topic, b"several 1"), Message(topic, b"several 2")]
+            async with producer.transaction(several, session=session):
+                await order("several")
+
             async def raises() -> None:
                 async with producer.transaction(Message(topic, b"raised"), session=session):
                     await order("raised")
@@ -88,10 +92,10 @@ def test_row_and_message_are_one_transaction(serve_names: str, topic: str, tmp_p
             work.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await work
-            assert sorted(await take(consumer, 2)) == [b"by its check", b"committed"]
+            assert sorted(await take(consumer, 4)) == [b"by its check", b"committed", b"several 1", b"several 2"]
             assert await consumer.poll(9, 1) == []
             rows = (await session.execute(text("SELECT id FROM orders ORDER BY id"))).scalars().all()
-            assert rows == ["by its check", "committed"]
+            assert rows == ["by its check", "committed", "several"]
             await producer.clean_database(datetime.now(UTC))
         await engine.dispose()
 

@@ -202,7 +202,10 @@ impl Shared {
         let unique_id = half.unique_id.unwrap_or_else(|| generated.as_str());
         let body_crc = crc32(body);
         let identity = Identity::new(half.group, unique_id, &envelope.topic, body_crc);
-        if let Some((sent, end)) = self.resent(batch.inner, std::slice::from_ref(half), identity)? {
+        // Most half messages have no id yet, and need no call.
+        if half.unique_id.is_some()
+            && let Some((sent, end)) = self.resent(batch.inner, std::slice::from_ref(half), identity)?
+        {
             return sent.into_iter().next().map(|sent| (sent, end)).ok_or(Error::StoreClosed);
         }
         self.check_pending(batch.inner)?;

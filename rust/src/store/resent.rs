@@ -23,6 +23,7 @@ use crate::transaction::{HalfCopy, HalfFacts, Identity};
 impl Shared {
     /// Finds the half messages of the pending transaction that these messages repeat. `identity` is that of the first.
     /// Returns their positions, in the order of the messages, and the physical offset after the last of them.
+    #[cold]
     pub(super) fn resent(
         &self,
         inner: &mut Inner,
