@@ -74,6 +74,13 @@ impl Sets {
         Part::of(half).is_some_and(|part| !self.by_first[&part.first].iter().any(|(part, _)| part.is_last()))
     }
 
+    /// Returns whether a crash cut the end of this half message's set. Only a reader without a writer sees it.
+    pub fn has_cut_end(&self, half: &RecordView<'_>) -> bool {
+        let Some(set) = Part::of(half).map(|part| &self.by_first[&part.first]) else { return false };
+        let ended = set.iter().filter(|(_, outcome)| outcome.is_some()).count();
+        (1..set.len()).contains(&ended)
+    }
+
     /// Returns whether a half message represents its transaction.
     pub fn leads(half: &RecordView<'_>) -> bool {
         Part::of(half).is_none_or(|part| part.is_last())
