@@ -36,10 +36,11 @@ pub struct Part {
 impl Part {
     /// Returns what the half message is in its set; `None` if it is in none.
     pub fn of(view: &RecordView<'_>) -> Option<Self> {
-        let numbers: Vec<u64> =
-            view.properties.get_str(SET)?.split(',').map(|number| number.parse().unwrap()).collect();
-        let [first, position, count] = numbers[..] else { return None };
-        (view.topic == HALF_TOPIC && first + position == view.queue_offset.0).then_some(Self { first, position, count })
+        let numbers = view.properties.get_str(SET)?.split(',').map(|number| number.parse().ok());
+        // A torn record without a CRC may have any number.
+        let [first, position, count] = numbers.collect::<Option<Vec<u64>>>()?[..] else { return None };
+        let is_there = first.checked_add(position) == Some(view.queue_offset.0) && position < count;
+        (view.topic == HALF_TOPIC && is_there).then_some(Self { first, position, count })
     }
 
     pub const fn is_last(&self) -> bool {
