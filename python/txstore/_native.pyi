@@ -654,6 +654,8 @@ class Store:
         path: str | MemoryStorage,
         *,
         read_only: bool = False,
+        replica: bool = False,
+        held: bool = False,
         flush_disk_type: str = "ASYNC_FLUSH",
         transaction_flush_disk_type: str = "SYNC_FLUSH",
         mapped_file_size_commit_log: int | None = None,
@@ -672,10 +674,31 @@ class Store:
     ) -> Store:
         """Opens a store. A writer creates it if the directory is missing or empty, and recovers and heals it.
 
+        A `replica` appends only what `append_copied` takes. In a replica and with `held`, readers see only what
+        `show_up_to` has released.
+
         A size of None: the store's own if it exists, otherwise RocketMQ's default. Raises InvalidOptionError (a size
         that differs from the store's), StoreLockedError, ForeignStoreError, StoreCorruptError, MissingFileError,
         OSErrors.
         """
+    @property
+    def replica(self) -> bool:
+        """Whether it was opened as a replica."""
+    def append_copied(self, offset: int, bytes: bytes) -> int:
+        """Adds bytes that follow the end of a replica's log in its source; returns the end of the last whole record.
+
+        Raises InvalidOptionError for another offset than the log's end, StoreCorruptError for bytes that are no
+        records. Then nothing has changed.
+        """
+    def show_up_to(self, end: int) -> None:
+        """Shows readers everything below a physical offset that the log has."""
+    def adopt_settings(self, text: str) -> bool:
+        """Gives a replica the settings of its source, as the text of their file.
+
+        Returns False, and changes nothing, if the replica must be opened with them.
+        """
+    def last_record(self) -> tuple[int, bytes] | None:
+        """Returns where the last record begins, and its bytes; None in an empty log."""
     def close(self) -> None:
         """Writes all buffered data, a snapshot and the progress, marks the store clean and unlocks it. Idempotent."""
     @property
@@ -1386,6 +1409,7 @@ class RequestCode(IntEnum):
     SWITCH_TIMER_ENGINE = 5001
     TXSTORE_ADMIN = 31001
     TXSTORE_PREPARE = 31002
+    TXSTORE_COPY = 31003
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052
@@ -1650,8 +1674,12 @@ class RemotingServer:
         local: LocalListener | None = None,
         io_threads: int = 2,
         secrets: _Secrets | None = None,
+        copies: tuple[int, float, bool] | None = None,
     ) -> RemotingServer:
         """Starts to listen.
+
+        `copies`: how many copies of the log a write needs, how many seconds a client waits for them, and whether they
+        must be synced.
 
         Raises InvalidOptionError for an invalid address or certificate, StoreIOError for an address in use or not
         available.
@@ -1661,6 +1689,8 @@ class RemotingServer:
     @property
     def addresses(self) -> list[str]:
         """The TCP addresses that it listens at, in the order of `listen`."""
+    def replicas(self) -> list[tuple[str, int, int]]:
+        """Returns the replicas that have asked: name, end of the copy, milliseconds since the last request."""
     def next_event(
         self, timeout_ms: int
     ) -> (

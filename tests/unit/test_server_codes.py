@@ -21,7 +21,7 @@ REFUSED_BY_PYTHON = {RequestCode.UPDATE_BROKER_CONFIG}
 
 def test_enum_equals_the_table() -> None:
     assert {code.value: code.name for code in RequestCode} == {rule.code: rule.name for rule in request_rules()}
-    assert len(RULES) == 161
+    assert len(RULES) == 162
 
 
 def test_python_handles_exactly_the_requests_it_answers(broker: EmbeddedBroker) -> None:

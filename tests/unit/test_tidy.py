@@ -301,7 +301,7 @@ def python_waits_only_in_call_rs(path: str, text: str) -> list[str]:
     """What may wait or panic is a closure that `call.rs` runs; the rest of the border asks only for facts."""
     if not path.startswith("rust/src/python/") or path == "rust/src/python/call.rs":
         return []
-    facts = r"(?:is_closed|is_read_only|is_sync|path|open_report|appended_end|durable_end|get)\("
+    facts = r"(?:is_closed|is_read_only|is_replica|is_sync|path|open_report|appended_end|durable_end|get)\("
     complaints, before = [], ""
     for line in rust_code(text).splitlines():
         if re.search(rf"\bstore\.(?!store\b)(?!{facts})\w+\(", line) and not re.search(r"\|\w*\|", line + before):

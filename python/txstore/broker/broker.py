@@ -442,6 +442,8 @@ class EmbeddedBroker(ConsumerGroups, Lookups):
 
     def write_queues(self, topic: str) -> Sequence[int]:
         """Returns the ids of writable queues; creates the topic if that is allowed. Raises InvalidNameError."""
+        if self._store.replica:
+            return ()
         self._must_write("sending")
         return self._topics.write_queues(topic)
 

@@ -14,7 +14,7 @@ from txstore.broker.retention import check_store_bytes_max
 from txstore.config import BrokerConfig, BrokerOptions, FlushDiskType, milliseconds
 from txstore.errors import InvalidOptionError
 
-__all__ = ["open", "open_store"]
+__all__ = ["open", "open_as", "open_store"]
 
 
 def open(
@@ -32,13 +32,24 @@ def open(
     Raises InvalidOptionError (unknown option, invalid value, or a size that differs from the store's), StoreLockedError
     (another process writes it), ForeignStoreError, StoreCorruptError, MissingFileError, and the system's OSErrors.
     """
-    settings = BrokerConfig.from_options(options, config)
+    return open_as(path, BrokerConfig.from_options(options, config), read_only=read_only)
+
+
+def open_as(
+    path: str | os.PathLike[str],
+    settings: BrokerConfig,
+    *,
+    read_only: bool = False,
+    replica: bool = False,
+    held: bool = False,
+) -> EmbeddedBroker:
+    """Does the same as `open`, also for a server that has replicas or is one (see `open_store`)."""
     directory = os.fspath(path)
     if not isinstance(directory, str):
         raise InvalidOptionError("path must be a str or an os.PathLike of str", option="path")
     if "\0" in directory or not directory:
         raise InvalidOptionError(f"path {directory!r} is not a valid path of a directory", option="path")
-    store = open_store(directory, settings, read_only=read_only)
+    store = open_store(directory, settings, read_only=read_only, replica=replica, held=held)
     try:
         check_store_bytes_max(settings, store)
         return EmbeddedBroker(store, settings)
@@ -47,11 +58,23 @@ def open(
         raise
 
 
-def open_store(where: str | MemoryStorage, settings: BrokerConfig, *, read_only: bool = False) -> Store:
-    """Opens the engine's store in a directory or in memory. Raises the errors of `open`."""
+def open_store(
+    where: str | MemoryStorage,
+    settings: BrokerConfig,
+    *,
+    read_only: bool = False,
+    replica: bool = False,
+    held: bool = False,
+) -> Store:
+    """Opens the engine's store in a directory or in memory. Raises the errors of `open`.
+
+    A `replica` takes only what is copied into it; in it and with `held`, `Store.show_up_to` says what is visible.
+    """
     return Store.open(
         where,
         read_only=read_only,
+        replica=replica,
+        held=held,
         flush_disk_type=FlushDiskType(settings.flush_disk_type).value,
         transaction_flush_disk_type=FlushDiskType(settings.transaction_flush_disk_type).value,
         mapped_file_size_commit_log=settings.mapped_file_size_commit_log,

@@ -84,6 +84,18 @@ def serve(
     accounts: Annotated[
         str | None, typer.Option("--accounts", metavar="FILE", help="Accounts (TOML). Requests must then be signed.")
     ] = None,
+    replica_of: Annotated[
+        str | None, typer.Option("--replica-of", metavar="HOST:PORT", help="Copy the store of another txstore serve.")
+    ] = None,
+    replicas_required: Annotated[
+        int, typer.Option("--replicas-required", metavar="N", help="Copies, own included, before an answer.")
+    ] = 1,
+    replica_timeout: Annotated[
+        float, typer.Option("--replica-timeout", metavar="SECONDS", help="How long a client waits for the copies.")
+    ] = 3.0,
+    replica_ack: Annotated[
+        str, typer.Option("--replica-ack", metavar="WHEN", help="A copy counts when synced ('disk') or in 'memory'.")
+    ] = "disk",
     log: Annotated[str, typer.Option("--log", metavar="FORM", help="'text', or 'json': an object per line.")] = "text",
 ) -> None:
     """Serve a store to RocketMQ clients (Java, Go) and to txstore.connect."""
@@ -95,6 +107,8 @@ def serve(
         config = ServerConfig(
             _or_none(listen), unix, _or_none(name_server), advertise, metrics,
             tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca, tls=tls, accounts=accounts,
+            replica_of=replica_of, replicas_required=replicas_required, replica_timeout=replica_timeout,
+            replica_ack=replica_ack,
         )  # fmt: skip
         _serve(path, config, options, log, freed_memory)
 

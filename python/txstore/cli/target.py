@@ -25,7 +25,7 @@ from txstore.errors import BrokerUnreachableError, InvalidOptionError, StoreLock
 from txstore.inspection.opening import reading_broker, writing_broker
 
 if TYPE_CHECKING:
-    from txstore import ConnectOptions, RemoteBroker
+    from txstore import RemoteBroker
 
 __all__ = ["SERVER", "Operated", "Target", "connect", "joined", "log_of", "reading", "target_of", "writing"]
 
@@ -72,14 +72,9 @@ def target_of(first: str | None, server: str | None, *, of_server: bool = True) 
 
 def connect(address: str) -> RemoteBroker:
     """Connects to the server at an address: HOST:PORT, unix:FILE, or store:PATH for the program that has it open."""
-    options: ConnectOptions = {}
-    if key := os.environ.get("TXSTORE_ACCESS_KEY"):
-        options["access_key"] = key
-    if secret := os.environ.get("TXSTORE_SECRET_KEY"):
-        options["secret_key"] = secret
-    if authorities := os.environ.get("TXSTORE_TLS"):
-        options["tls"] = authorities
-    return txstore.connect(address, **options)
+    from txstore.client.options import ConnectConfig
+
+    return txstore.connect(address, config=ConnectConfig.from_environment())
 
 
 def joined(to: str) -> RemoteBroker:

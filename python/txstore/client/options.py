@@ -122,6 +122,14 @@ class ConnectConfig:
         return Credentials(self.access_key, self.secret_key)
 
     @classmethod
+    def from_environment(cls) -> "ConnectConfig":
+        """Returns the defaults with the account and the TLS of TXSTORE_ACCESS_KEY, TXSTORE_SECRET_KEY, TXSTORE_TLS."""
+        variables = {"access_key": "TXSTORE_ACCESS_KEY", "secret_key": "TXSTORE_SECRET_KEY", "tls": "TXSTORE_TLS"}
+        return cls.from_options(
+            {option: os.environ[name] for option, name in variables.items() if os.environ.get(name)}
+        )
+
+    @classmethod
     def from_options(cls, options: Mapping[str, object], base: "ConnectConfig | None" = None) -> "ConnectConfig":
         """Returns `base`, or the defaults, with `options` replaced. Raises InvalidOptionError for an unknown option."""
         known = [field.name for field in dataclasses.fields(cls)]

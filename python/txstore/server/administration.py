@@ -20,6 +20,7 @@ from txstore.message import ConsumeFromWhere, LocalTransactionState
 from txstore.remoting.administration import decode, encode, encode_error
 from txstore.server.clients import Clients
 from txstore.server.offsets import Offsets
+from txstore.server.replication import state_of
 from txstore.server.request import Refused, Reply, Request, text
 from txstore.server.topics import Topics
 from txstore.transaction_state import TransactionState
@@ -65,6 +66,7 @@ _CALLS: dict[str, dict[str, Kind]] = {
     "stat": {},
     "oldest_timestamp": {},
     "flush": {},
+    "replication_state": {},
 }
 """The calls, each with the types of its arguments."""
 
@@ -80,6 +82,7 @@ class Administration:
             "delete_group": topics.delete_group,
             "describe_group": self._describe_group,
             "reset_offsets": offsets.reset_offsets,
+            "replication_state": lambda: state_of(broker),
         }
 
     def call(self, request: Request) -> Reply:

@@ -341,6 +341,8 @@ class Clients:
         return changed
 
     def _create_groups(self, groups: list[str]) -> None:
+        if self._broker.read_only:  # A replica gets its groups from its source.
+            return
         """Creates groups, and their retry topics, for their first consumers. Raises Refused if that is not allowed."""
         fresh = [group for group in dict.fromkeys(groups) if not self._broker.has_group(group)]
         if fresh and not self._limits.auto_create:

@@ -37,8 +37,9 @@ from txstore._native import (
     UnknownTopic,
 )
 from txstore.broker import EmbeddedBroker
-from txstore.broker import open as open_store
 from txstore.broker.local_socket import keep_in_child
+from txstore.broker.opening import open_as
+from txstore.client.options import ConnectConfig
 from txstore.config import BrokerConfig, BrokerOptions
 from txstore.errors import InvalidOptionError, ReadOnlyError, StoreClosedError, StoreIOError, TxStoreError
 from txstore.server.admin_relay import AdminRelay
@@ -50,6 +51,7 @@ from txstore.server.metrics import exporter
 from txstore.server.name_server import Routes
 from txstore.server.offsets import Locks, Offsets
 from txstore.server.queries import Queries
+from txstore.server.replication import Replica
 from txstore.server.request import (
     Refused,
     Reply,
@@ -128,6 +130,16 @@ class ServerConfig:
     accounts: str | os.PathLike[str] | None = None
     """A TOML file of accounts and permissions (RocketMQ's ACL). If given, requests must be signed. Read again when it
     changes."""
+    replica_of: str | None = None
+    """HOST:PORT of the `txstore serve` whose store is copied. None: this server's store is its own."""
+    replica_name: str | None = None
+    """How the source tells its replicas apart. None: `advertise`, or the machine's name and the store's path."""
+    replicas_required: int = 1
+    """How many copies, with the store's own, a write has before it is acknowledged and visible."""
+    replica_timeout: float = 3.0
+    """Seconds that a client waits for these copies (code 12). A replica that is silent for longer does not count."""
+    replica_ack: str = "disk"
+    """'disk': a copy counts when it is synced, the store's own, too. 'memory': when it is written."""
 
 
 class ServerOptions(TypedDict, total=False):
@@ -154,6 +166,11 @@ class ServerOptions(TypedDict, total=False):
     tls: str
     tls_handshake_timeout: float
     accounts: str | os.PathLike[str] | None
+    replica_of: str | None
+    replica_name: str | None
+    replicas_required: int
+    replica_timeout: float
+    replica_ack: str
 
 
 class ServeOptions(ServerOptions, BrokerOptions, total=False):
@@ -170,6 +187,7 @@ class Server:
         *,
         close_broker: bool = False,
         local: LocalListener | None = None,
+        replica: Replica | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Starts to listen. `close_broker`: whether `close` closes the broker, too. `local`: the broker's own socket,
@@ -177,15 +195,20 @@ class Server:
 
         Raises StoreIOError for an address that is in use or not available, InvalidOptionError, ReadOnlyError.
         """
-        if broker.read_only:
+        if broker.read_only and not broker.store.replica:
             raise ReadOnlyError("a server needs a writer, and the store is open read-only")
         self._config = config if config is not None else ServerConfig()
         self._broker = broker
         self._close_broker = close_broker
+        self.replica: Replica | None = replica
+        """What copies another server's store into this one; None if the store is its own."""
         self._monotonic = monotonic
         self._closed = False
         self._metrics: HttpServer | None = None
         self._lock = threading.Lock()
+        if self._config.replica_ack not in ("disk", "memory"):
+            text = f"replica_ack must be 'disk' or 'memory', got {self._config.replica_ack!r}"
+            raise InvalidOptionError(text, option="replica_ack")
         secrets = _secrets(self._config)
         self._secrets_at = secrets.version
         # Before this server listens: one that was started on demand closes its connections, which come here next.
@@ -276,6 +299,8 @@ class Server:
         """
         if self._closed or self._broker.closed or not self._thread.is_alive():
             return StoreClosedError("the server has stopped after an error\nhint: see its log")
+        if self.replica is not None:
+            return self.replica.failure
         try:
             self._broker.store.check_room()
         except TxStoreError as error:
@@ -302,6 +327,8 @@ class Server:
             self._closed = True
         if self._metrics is not None:
             self._metrics.close()
+        if self.replica is not None:
+            self.replica.stop()
         self._native.stop_listening()
         until = self._monotonic() + _DRAIN_SECONDS
         while self._native.counters()["connections"] and self._monotonic() < until:
@@ -541,6 +568,12 @@ def serve(
     mine = {name: given.pop(name) for name in list(given) if name in names}
     settings = dataclasses.replace(config if config is not None else ServerConfig(), **mine)
     if isinstance(store, EmbeddedBroker):
+        if settings.replicas_required > 1 or settings.replica_of is not None:
+            name = "replica_of" if settings.replica_of is not None else "replicas_required"
+            text = (
+                f"an open broker cannot be served with {name}\nhint: pass the path of its store, and close the broker"
+            )
+            raise InvalidOptionError(text, option=name)
         if given or broker_config is not None:
             raise InvalidOptionError(
                 f"an open broker cannot be given other settings, got {', '.join(given) or 'broker_config'}",
@@ -550,12 +583,26 @@ def serve(
     host, port = _host_and_port(settings.advertise or settings.listen or BROKER_ADDRESS)
     # Offset message ids contain the address at which clients can query the message.
     opening: dict[str, Any] = {"broker_host": host, "broker_port": port} | given
-    broker = open_store(store, config=broker_config, **opening)
+    chosen = BrokerConfig.from_options(opening, broker_config)
+    if settings.replica_of is not None:
+        return _serve_replica(store, settings.replica_of, settings, chosen)
+    broker = open_as(store, chosen, held=settings.replicas_required > 1)
     try:
         broker.listen_if_possible()
         return Server(broker, settings, close_broker=True)
     except BaseException:
         broker.close()
+        raise
+
+
+def _serve_replica(path: str | os.PathLike[str], source: str, settings: ServerConfig, chosen: BrokerConfig) -> Server:
+    name = settings.replica_name or settings.advertise or f"{socket.gethostname()}:{Path(path).absolute()}"
+    replica = Replica(path, source, name=name, source=ConnectConfig.from_environment(), settings=chosen)
+    try:
+        return Server(replica.broker, settings, close_broker=True, replica=replica)
+    except BaseException:
+        replica.stop()
+        replica.broker.close()
         raise
 
 
@@ -599,6 +646,7 @@ def _listen(
             local=local,
             io_threads=config.io_threads,
             secrets=secrets,
+            copies=(config.replicas_required, float(config.replica_timeout), config.replica_ack == "disk"),
         )
     finally:
         if before is not None:

@@ -180,6 +180,14 @@ pub enum Error {
         /// The operation that was called.
         what: &'static str,
     },
+    /// The store is a replica.
+    #[error(
+        "the store is a replica: {what} needs the store that it copies\nhint: connect to that one, or promote the replica"
+    )]
+    Replica {
+        /// The operation that was called.
+        what: &'static str,
+    },
     /// Another process has the store open for writing.
     #[error("{} is open for writing {}", path.display(), locked_by(*pid, *is_gone))]
     StoreLocked {
@@ -281,7 +289,8 @@ impl Error {
             | Self::WrongGroup { .. }
             | Self::LateEnd { .. }
             | Self::StoreForked { .. }
-            | Self::ReadOnly { .. } => ErrorKind::IllegalState,
+            | Self::ReadOnly { .. }
+            | Self::Replica { .. } => ErrorKind::IllegalState,
             Self::StoreLocked { .. }
             | Self::DiskFull { .. }
             | Self::TooManyPending { .. }

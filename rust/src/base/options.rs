@@ -44,11 +44,24 @@ pub const FILE_SIZE_MAX: u64 = (1 << 31) - 1;
 /// Transactions).
 pub const PUT_BACK_ROOM: usize = 148;
 
+/// The part that a store plays among its copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Nothing waits for a copy.
+    Alone,
+    /// Readers see only what `Store::show_up_to` has released: what the required copies have.
+    Source,
+    /// The same, and the only records that are written are copied from another store's log.
+    Replica,
+}
+
 /// The options of a store.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     /// Opens without writing and without a lock.
     pub read_only: bool,
+    /// The part that the store plays among its copies.
+    pub role: Role,
     /// When an append is acknowledged. With `Sync` half messages are durable, too.
     pub flush_disk_type: FlushDiskType,
     /// When a half message is acknowledged.
@@ -85,6 +98,7 @@ impl Default for StoreOptions {
     fn default() -> Self {
         Self {
             read_only: false,
+            role: Role::Alone,
             flush_disk_type: FlushDiskType::Async,
             transaction_flush_disk_type: FlushDiskType::Sync,
             commit_log_file_size: None,
@@ -105,6 +119,16 @@ impl Default for StoreOptions {
 }
 
 impl StoreOptions {
+    /// Returns whether the visible end waits for `Store::show_up_to`.
+    pub const fn holds_back(&self) -> bool {
+        !matches!(self.role, Role::Alone)
+    }
+
+    /// Returns whether the store takes only records that are copied from another store's log.
+    pub const fn is_replica(&self) -> bool {
+        matches!(self.role, Role::Replica)
+    }
+
     /// Returns whether readers and consumers see only what is durable.
     pub const fn shows_only_durable(&self) -> bool {
         matches!(self.flush_disk_type, FlushDiskType::Sync)
@@ -118,6 +142,9 @@ impl StoreOptions {
             }
             _ => Ok(()),
         };
+        if self.read_only && self.holds_back() {
+            return Err(invalid("read_only", "a replica is written: open it with read_only=False".to_owned()));
+        }
         let (log, queue) = (self.commit_log_file_size, self.consume_queue_file_size);
         let log_max = FILE_SIZE_MAX + u64::from(mutated(Mutant::LargerThanJavaMaps));
         within("mapped_file_size_commit_log", log, COMMIT_LOG_FILE_SIZE_MIN, log_max, "bytes")?;

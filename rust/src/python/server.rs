@@ -21,6 +21,7 @@ use crate::remoting::Command;
 use crate::remoting::command::FLAG_ONE_WAY;
 use crate::server::accounts::{AccountOptions, Accounts, Permission};
 use crate::server::check_request::check_request;
+use crate::server::copies::CopyRules;
 use crate::server::deadlines::TimeLimits;
 use crate::server::event::{Answer, Response};
 use crate::server::listener::{Server, ServerOptions};
@@ -123,6 +124,11 @@ impl Limits {
     }
 }
 
+/// Returns the rules: how many copies, how many seconds a client waits for them, and whether they must be synced.
+fn copy_rules((required, timeout, durable): (usize, f64, bool)) -> Result<CopyRules, Error> {
+    Ok(CopyRules { required, timeout: time("replica_timeout", timeout)?, durable })
+}
+
 /// A listening Unix socket of a store, for which a server is started when a client connects.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct LocalListener(local::LocalListener);
@@ -158,7 +164,7 @@ pub(super) struct RemotingServer {
 #[pymethods]
 impl RemotingServer {
     #[staticmethod]
-    #[pyo3(signature = (store, *, listen, limits, unix=None, local=None, io_threads=2, secrets=None))]
+    #[pyo3(signature = (store, *, listen, limits, unix=None, local=None, io_threads=2, secrets=None, copies=None))]
     #[allow(clippy::too_many_arguments)] // Each is a keyword of the Python call.
     fn start(
         py: Python<'_>,
@@ -169,6 +175,7 @@ impl RemotingServer {
         local: Option<&Bound<'_, LocalListener>>,
         io_threads: usize,
         secrets: Option<Secrets>,
+        copies: Option<(usize, f64, bool)>,
     ) -> PyResult<Self> {
         let address = |text: &String| {
             let what = || {
@@ -191,6 +198,7 @@ impl RemotingServer {
             host: store.get().host,
             tls,
             accounts: accounts.map(Arc::new),
+            copies: copies.map(copy_rules).transpose().or_raise(py)?.unwrap_or_default(),
         };
         let store = Arc::clone(&store.get().store);
         let server = detached(py, || Server::start(store, &options))?;
@@ -205,6 +213,11 @@ impl RemotingServer {
     #[getter]
     fn addresses(&self) -> Vec<String> {
         self.server.addresses().iter().map(ToString::to_string).collect()
+    }
+
+    fn replicas(&self) -> Vec<(String, u64, u64)> {
+        let replicas = self.server.service().replicas();
+        replicas.into_iter().map(|one| (one.name, one.acknowledged, one.silent_ms)).collect()
     }
 
     fn next_event<'py>(&self, py: Python<'py>, timeout_ms: u64) -> PyResult<Option<Bound<'py, PyAny>>> {

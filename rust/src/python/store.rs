@@ -19,7 +19,7 @@ use super::statistics::StoreStat;
 use super::stored::StoredMessage;
 use super::transaction::{DueHalves, EndResult, TopicEnds, TransactionRow, WaitingHalf};
 use crate::base::error::Error;
-use crate::base::options::{FlushDiskType, StoreOptions};
+use crate::base::options::{FlushDiskType, Role, StoreOptions};
 use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 use crate::storage::config_file;
 use crate::store::{Copy, Decider, End, EndKind, NewMessage, Once, StoredRecord, Wait};
@@ -41,6 +41,15 @@ impl Location {
     }
 }
 
+/// Returns the part that a store plays among its copies.
+const fn role(replica: bool, held: bool) -> Role {
+    match (replica, held) {
+        (true, _) => Role::Replica,
+        (false, true) => Role::Source,
+        (false, false) => Role::Alone,
+    }
+}
+
 /// One open store directory.
 #[pyclass(frozen, module = "txstore._native")]
 pub(super) struct Store {
@@ -52,7 +61,7 @@ pub(super) struct Store {
 impl Store {
     #[staticmethod]
     #[pyo3(signature = (
-        path, *, read_only=false, flush_disk_type="ASYNC_FLUSH", transaction_flush_disk_type="SYNC_FLUSH", mapped_file_size_commit_log=None,
+        path, *, read_only=false, replica=false, held=false, flush_disk_type="ASYNC_FLUSH", transaction_flush_disk_type="SYNC_FLUSH", mapped_file_size_commit_log=None,
         mapped_file_size_consume_queue=None, max_hash_slot_num=None, max_index_num=None, max_message_size=4_194_304,
         flush_interval_commit_log_ms=500, transaction_op_msg_max_size=4_096, enabled_append_prop_crc=None,
         transaction_timeout_ms=6_000, reject_late_end=false, pending_transactions_max=10_000_000,
@@ -63,6 +72,8 @@ impl Store {
         py: Python<'_>,
         path: Location,
         read_only: bool,
+        replica: bool,
+        held: bool,
         flush_disk_type: &str,
         transaction_flush_disk_type: &str,
         mapped_file_size_commit_log: Option<i128>,
@@ -85,6 +96,7 @@ impl Store {
         let host = std::net::SocketAddr::new(host.or_raise(py)?, broker_port);
         let options = StoreOptions {
             read_only,
+            role: role(replica, held),
             flush_disk_type: flush_type(flush_disk_type, "flush_disk_type").or_raise(py)?,
             transaction_flush_disk_type: flush_type(transaction_flush_disk_type, "transaction_flush_disk_type")
                 .or_raise(py)?,
@@ -111,6 +123,27 @@ impl Store {
         Ok(Self { store: std::sync::Arc::new(store), host })
     }
 
+    #[getter]
+    fn replica(&self) -> bool {
+        self.store.is_replica()
+    }
+
+    fn append_copied(&self, py: Python<'_>, offset: u64, bytes: &[u8]) -> PyResult<u64> {
+        detached(py, || self.store.append_copied(PhysicalOffset(offset), bytes)).map(|end| end.0)
+    }
+
+    fn show_up_to(&self, py: Python<'_>, end: u64) {
+        py.detach(|| self.store.show_up_to(PhysicalOffset(end)));
+    }
+
+    fn adopt_settings(&self, py: Python<'_>, text: &str) -> PyResult<bool> {
+        detached(py, || self.store.adopt_settings(text))
+    }
+
+    fn last_record(&self, py: Python<'_>) -> PyResult<Option<(u64, Vec<u8>)>> {
+        Ok(detached(py, || self.store.last_record())?.map(|(offset, bytes)| (offset.0, bytes)))
+    }
+
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         detached(py, || self.store.close())
     }
@@ -122,7 +155,7 @@ impl Store {
 
     #[getter]
     fn read_only(&self) -> bool {
-        self.store.is_read_only()
+        self.store.is_read_only() || self.store.is_replica()
     }
 
     #[getter]

@@ -70,8 +70,8 @@ impl Derived {
     }
 
     /// Begins the time of an open store. Transactions without an immunity time are due `timeout_ms` after they were
-    /// stored.
-    pub fn start(&mut self, now: Moment, timeout_ms: i64) {
+    /// stored. A replica's replay continues with the table.
+    pub fn start(&mut self, now: Moment, timeout_ms: i64, is_replica: bool) {
         let queues = &mut self.dispatcher.queues;
         self.half_slot = queues.find_or_insert(HALF_TOPIC, HALF_QUEUE);
         self.op_slot = queues.find_or_insert(OP_TOPIC, HALF_QUEUE);
@@ -84,6 +84,9 @@ impl Derived {
         // one.
         let wall_ms = now.wall.0.max(self.newest.0);
         self.table.start(wall_ms, now.monotonic_ms, |entry| entry.immunity_ms().unwrap_or(timeout_ms));
+        if is_replica {
+            self.replay.continue_from(wall_ms - now.monotonic_ms);
+        }
     }
 
     /// Returns how much space in the log the ends of all pending transactions may take.

@@ -125,6 +125,9 @@ pub fn recover(
     let keep = if run.all_ours { Keep::Open } else { Keep::Identities };
     run.derived.replay = Replay::new(keep, log.segments.first(), known.half_progress);
     run.derived.replay.know_sets(sets_from, &run.derived.table);
+    if known.followed && !known.read_only {
+        run.derived.replay.watch_writes();
+    }
     let queues = &run.derived.dispatcher.queues;
     run.derived.replay.begin_at(queues.next_of(HALF_TOPIC, HALF_QUEUE));
     let scan = verified_ahead(
@@ -142,6 +145,27 @@ pub fn recover(
     run.finish()?;
     derived.begin_deleted(settings);
     Ok(Recovered { derived, report })
+}
+
+/// Applies the records between the end of `derived` and `known.limit`, which a replica has copied. Queue and index entries
+/// stay in memory, as after a write.
+pub fn apply_copied(
+    log: &CommitLog,
+    queue_files: &QueueFiles,
+    settings: &Settings,
+    derived: &mut Derived,
+    known: &Known,
+) -> Result<()> {
+    let mut report = RecoveryReport::default();
+    let mut run = Run::new(log, queue_files, settings, known, derived, &mut report);
+    run.settles = false;
+    let scan = Scanner::new(log, PhysicalOffset(run.derived.end), known.limit)
+        .run(|offset| settings.verify(offset), |view, bytes| run.record(view, bytes).map(|()| true))?;
+    if let Some(why) = scan.damage_before(known.limit) {
+        return Err(run.damage(scan.end, why));
+    }
+    derived.end = scan.end;
+    Ok(())
 }
 
 /// Continues reading after the end of `derived`, for a reader that follows a writer. Returns what the scan found at the

@@ -171,6 +171,9 @@ impl Run<'_> {
 
     /// Compares entries in memory with the files when enough are buffered.
     pub(super) fn settle_if_much(&mut self) -> Result<()> {
+        if !self.settles {
+            return Ok(());
+        }
         let is_much = self.derived.dispatcher.queues.buffered() > self.queues.settle_from;
         let writes_index = !self.known.read_only || mutated(Mutant::SettledEachRecord);
         if is_much || (writes_index && self.derived.dispatcher.index.len() > INDEX_MAX) {

@@ -42,6 +42,8 @@ pub(super) struct Run<'a> {
     /// Only txstore wrote the log.
     pub(super) all_ours: bool,
     at_zero: AtZero,
+    /// Whether entries in memory are compared with the files. A replica's background thread writes them instead.
+    pub(super) settles: bool,
     pub(super) queues: QueueFacts,
     pub(super) derived: &'a mut Derived,
     pub(super) report: &'a mut RecoveryReport,
@@ -66,6 +68,7 @@ impl<'a> Run<'a> {
             settings,
             all_ours: settings.is_all_ours(log.segments.first(), u64::MAX),
             at_zero: AtZero::NotAsked,
+            settles: true,
             queues: QueueFacts::new(),
             derived,
             report,
@@ -148,7 +151,9 @@ impl<'a> Run<'a> {
         let delayed_at = view.prepared_transaction_offset;
         let is_other = view.transaction_type() != TransactionType::None || delayed_at >= view.physical_offset;
         let is_other = is_other || mutated(Mutant::DeliveryForgotten);
-        if is_other || self.known.may_grow() || (delayed_at.0 == 0 && !self.delayed_at_zero()) {
+        // A reader delivers nothing.
+        let is_reader = self.known.read_only && self.known.may_grow();
+        if is_other || is_reader || (delayed_at.0 == 0 && !self.delayed_at_zero()) {
             return;
         }
         // Records before this one were already read. A missing or bad record is not a pending delayed message.

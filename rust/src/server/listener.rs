@@ -65,6 +65,7 @@ impl Server {
         let server = Self { service, addresses, stopping, runtime, threads: Mutex::default(), process };
         server.spawn("txstore-arrivals", |service| Arc::clone(&service.arrivals).run(&service.store))?;
         server.spawn("txstore-durable", |service| service.durable.run(&service.store))?;
+        server.spawn("txstore-copies", |service| service.copies.run(&service.store))?;
         Ok(server)
     }
 
@@ -82,6 +83,7 @@ impl Server {
     pub fn stop_listening(&self) {
         self.stopping.send_replace(true);
         self.service.arrivals.stop();
+        self.service.copies.stop();
     }
 
     /// Ends all remaining work at once. Idempotent.

@@ -12,6 +12,8 @@ mod batch;
 pub mod budget;
 pub mod check_request;
 mod connection;
+pub mod copies;
+mod copy_log;
 pub mod counters;
 pub mod deadlines;
 mod durable;

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::accounts::Accounts;
+use super::copies::CopyRules;
 use super::deadlines::TimeLimits;
 use super::tls::TlsOptions;
 
@@ -32,6 +33,8 @@ pub struct ServerOptions {
     pub host: SocketAddr,
     /// TLS for TCP connections. `None`: without TLS.
     pub tls: Option<TlsOptions>,
+    /// How many copies of the log a write needs.
+    pub copies: CopyRules,
     /// The accounts and their permissions. `None`: everybody may do everything.
     pub accounts: Option<Arc<Accounts>>,
 }

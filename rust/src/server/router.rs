@@ -8,7 +8,7 @@ use super::counters::Counters;
 use super::fields::Refusal;
 use super::service::Service;
 use super::session::{Session, UpdateWaiting};
-use super::{end, offset, pull, send};
+use super::{copy_log, end, offset, pull, send};
 use crate::remoting::codes::{Handler, RequestCode, request as codes, response};
 use crate::remoting::command::Command;
 
@@ -45,10 +45,15 @@ fn check_length(request: &Command) -> Result<(), Refusal> {
 
 async fn obey(service: &Service, session: &Session, request: Command) -> Result<Command, Refusal> {
     let row = RequestCode::of(request.code);
+    if service.store.is_replica() && row.is_some_and(|row| row.handler.writes()) {
+        let remark = "this is a replica: it takes no messages, ends and offsets while it is not promoted";
+        return Err(Refusal::new(response::SERVICE_NOT_AVAILABLE, remark));
+    }
     match row.map_or(Handler::Refused, |row| row.handler) {
-        Handler::Send => send::send(service, session, &request).await,
+        Handler::Send => copied(service, send::send(service, session, &request)).await,
         Handler::Pull => pull::pull(service, session, &request).await,
-        Handler::End => end::end(service, session, &request).await,
+        Handler::End => copied(service, end::end(service, session, &request)).await,
+        Handler::CopyLog => copy_log::copy(service, &request).await,
         Handler::Offset => update_offset(service, session, request).await,
         Handler::Python => service.decide(session, request).await,
         Handler::Client | Handler::Refused => {
@@ -57,6 +62,15 @@ async fn obey(service: &Service, session: &Session, request: Command) -> Result<
             Err(Refusal::new(response::REQUEST_CODE_NOT_SUPPORTED, remark))
         }
     }
+}
+
+/// Waits until what a request wrote has the copies that it needs.
+async fn copied(
+    service: &Service,
+    written: impl Future<Output = Result<Command, Refusal>>,
+) -> Result<Command, Refusal> {
+    service.copies.admit()?;
+    Ok(copy_log::confirm(service, written.await?).await)
 }
 
 /// Stores a group's offset. Python does it if it must decide, or if it has earlier updates of the connection.

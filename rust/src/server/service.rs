@@ -14,6 +14,7 @@ use super::access::{self, Denied, NamedOffset};
 use super::accounts::{Accounts, Need};
 use super::arrivals::Arrivals;
 use super::budget::{Account, Budget, DropAnswers, WAITING_COST};
+use super::copies::{Copies, Replica};
 use super::counters::Counters;
 use super::deadlines::TimeLimits;
 use super::durable::Durable;
@@ -52,6 +53,7 @@ pub struct Service {
     pub counters: Counters,
     pub(super) arrivals: Arc<Arrivals>,
     pub(super) durable: Durable,
+    pub(super) copies: Copies,
     /// The round-robin counter for sends whose client leaves the queue to the server.
     pub(super) turn: AtomicU32,
     tls: RwLock<Option<Arc<Tls>>>,
@@ -81,6 +83,7 @@ impl DropAnswers for Service {
 impl Service {
     /// Creates the service. Fails with `InvalidOption` if the certificate or the key cannot be used.
     pub(super) fn new(store: Arc<Store>, options: &ServerOptions) -> Result<Arc<Self>> {
+        options.copies.check()?;
         let tls = options.tls.as_ref().map(Tls::new).transpose()?;
         let service = Arc::new(Self {
             store,
@@ -90,6 +93,7 @@ impl Service {
             counters: Counters::default(),
             arrivals: Arc::default(),
             durable: Durable::default(),
+            copies: Copies::new(options.copies),
             turn: AtomicU32::new(0),
             tls: RwLock::new(tls.map(Arc::new)),
             accounts: RwLock::new(options.accounts.clone()),
@@ -297,6 +301,11 @@ impl Service {
                 self.policy.forget(connection);
             }
         }
+    }
+
+    /// Returns the replicas that copy the log.
+    pub fn replicas(&self) -> Vec<Replica> {
+        self.copies.replicas()
     }
 
     /// Closes a connection.

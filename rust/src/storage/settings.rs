@@ -104,7 +104,12 @@ impl Settings {
         let Some(length) = storage.len(PATH)?.filter(|length| *length <= SIZE_MAX) else { return Ok(None) };
         let mut bytes = vec![0; to_usize(length)];
         storage.open(PATH, OpenMode::Read)?.read_at(&mut bytes, 0)?;
-        Ok(serde_json::from_slice(&bytes).ok().and_then(|value| Self::from_json(&value)))
+        Ok(Self::parse(&bytes))
+    }
+
+    /// Reads the file's bytes; `None` if they are damaged.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice(bytes).ok().and_then(|value| Self::from_json(&value))
     }
 
     /// Replaces the file.

@@ -125,7 +125,7 @@ impl Store {
 
 impl Shared {
     pub(super) fn check_append(&self, messages: &[NewMessage<'_>]) -> Result<()> {
-        self.check_writable("sending")?;
+        self.check_appends("sending")?;
         for message in messages {
             check_body(message.body, self.options.max_message_size)?;
             check_queue(message.queue_id)?;
@@ -134,7 +134,7 @@ impl Shared {
     }
 
     pub(super) fn check_prepare(&self, half: &NewHalfMessage<'_>) -> Result<()> {
-        self.check_writable("preparing a transaction")?;
+        self.check_appends("preparing a transaction")?;
         check_body(half.message.body, self.options.max_message_size)?;
         check_queue(half.message.queue_id)?;
         if half.message.envelope.delay_level > 0 {

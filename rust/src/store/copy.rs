@@ -38,7 +38,7 @@ pub struct Copy<'a> {
 impl Store {
     /// Appends a copy of the record at a physical offset.
     pub fn append_copy(&self, physical_offset: PhysicalOffset, copy: &Copy<'_>) -> Result<Sent> {
-        self.shared.check_writable("sending")?;
+        self.shared.check_appends("sending")?;
         names::validate_topic(copy.topic)?;
         check_queue(copy.queue_id)?;
         let source = self.read_at(physical_offset)?;

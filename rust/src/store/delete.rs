@@ -56,7 +56,7 @@ impl Shared {
     fn delete_queues(&self, topic: &str) -> Result<u64> {
         let _guard = PoisonOnPanic(self);
         let _one = self.maintenance.turn.lock();
-        self.check_writable("deleting a topic")?;
+        self.check_appends("deleting a topic")?;
         self.write_derived_alone()?;
         let (queues, messages, log_end) = self.queues_of(topic);
         // A power loss must not remove records below a mark, because their queue offsets would be used again below the

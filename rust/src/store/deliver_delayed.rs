@@ -59,7 +59,7 @@ impl Store {
     /// Delivers at most `max_messages` messages that are due.
     pub fn deliver_delayed(&self, max_messages: usize) -> Result<Delivered> {
         let shared = &self.shared;
-        shared.check_writable("delivering delayed messages")?;
+        shared.check_appends("delivering delayed messages")?;
         let _one = shared.delivering.lock();
         let (due, next_in_ms) = shared.due(max_messages)?;
         if due.is_empty() {

@@ -108,7 +108,7 @@ impl Ticket {
 impl Store {
     /// Ends a transaction. The end is acknowledged when this returns.
     pub fn end_transaction(&self, end: &End, wait: Wait) -> Result<Ended> {
-        self.shared.check_writable("ending a transaction")?;
+        self.shared.check_appends("ending a transaction")?;
         match wait {
             Wait::Yes => self.shared.end_in_group(end.clone()),
             Wait::No => self.shared.end_at_once(end),
@@ -118,7 +118,7 @@ impl Store {
     /// Ends a transaction without waiting for the sync that its outcome may need. The outcome counts when it is
     /// acknowledged, also if it is the error `AlreadyEnded`.
     pub fn end_unacknowledged(&self, end: &End, wait: Wait) -> Result<Unacknowledged<'_, Result<Ended>>> {
-        self.shared.check_writable("ending a transaction")?;
+        self.shared.check_appends("ending a transaction")?;
         self.shared.end_alone(end, wait)
     }
 
@@ -129,7 +129,7 @@ impl Store {
 
     /// Ends transactions as one group, with one write and one sync, as threads that wait together do.
     pub fn end_together(&self, ends: Vec<End>) -> Vec<Result<Ended>> {
-        if let Err(error) = self.shared.check_writable("ending a transaction") {
+        if let Err(error) = self.shared.check_appends("ending a transaction") {
             return ends.iter().map(|_| Err(error.repeat())).collect();
         }
         let purpose = self.shared.purpose_of(ends.iter());

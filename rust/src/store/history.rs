@@ -93,7 +93,7 @@ impl Store {
 
     /// Stores a discarded transaction's half message again, as a new pending transaction.
     pub fn resume(&self, transaction_id: &str) -> Result<Sent> {
-        self.shared.check_writable("resuming a transaction")?;
+        self.shared.check_appends("resuming a transaction")?;
         loop {
             let discarded = self.look_for_discarded(transaction_id)?;
             if let Some(sent) = self.resume_looked_up(transaction_id, discarded)? {

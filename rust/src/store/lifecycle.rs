@@ -132,6 +132,13 @@ impl Shared {
         Ok(())
     }
 
+    /// Fails for a write that adds records of this store's own.
+    #[inline]
+    pub(super) fn check_appends(&self, what: &'static str) -> Result<()> {
+        self.check_writable(what)?;
+        if self.options.is_replica() { Err(Error::Replica { what }) } else { Ok(()) }
+    }
+
     /// Stops all writing after an error that leaves the files' state unknown. Returns the error.
     pub(super) fn poison_on(&self, error: Error) -> Error {
         if let Error::StorePoisoned { why } = &error {

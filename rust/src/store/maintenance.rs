@@ -20,6 +20,7 @@ use crate::base::sync::{AtomicBool, Mutex};
 use crate::base::units::PhysicalOffset;
 use crate::index::consume_queue::{Block, NewFiles};
 use crate::log::commit_log;
+use crate::log::published::Published;
 use crate::recovery::log_view::{ABORT, GUARD};
 use crate::recovery::snapshot::Snapshot;
 
@@ -205,6 +206,10 @@ impl Shared {
         if !mutated(Mutant::ClosedBeforeSync) {
             self.wait_durable(self.log.appended())?;
         }
+        if self.is_within_a_write(&self.inner.lock()) {
+            // Only the log tells how these transactions end, so the guard stays and the next opening reads it.
+            return self.readers.page().map_or(Ok(()), Published::sync);
+        }
         self.snapshot_alone()?;
         if self.snapshots.are_queues_damaged() {
             Snapshot::remove(self.storage.as_ref())?;
@@ -215,14 +220,15 @@ impl Shared {
         let end = self.log.appended();
         crate::recovery::cut_log(&self.log, end)?;
         if let Some(published) = self.readers.page() {
-            published.set_appended(PhysicalOffset(end));
+            published.set_appended(PhysicalOffset(self.visible_end()));
             published.set_dispatched(PhysicalOffset(end));
             published.sync()?;
         }
-        let mut settings = self.configuration.settings.lock();
-        settings.end_range(end);
-        settings.store(self.storage.as_ref())?;
-        drop(settings);
+        if !self.options.is_replica() {
+            let mut settings = self.configuration.settings.lock();
+            settings.end_range(end);
+            settings.store(self.storage.as_ref())?;
+        }
         self.storage.unlink(ABORT)?;
         self.storage.sync_dir("")?;
         self.storage.unlink(GUARD)?;

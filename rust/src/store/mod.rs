@@ -34,6 +34,7 @@ mod reader_view;
 mod readers;
 mod removed_half;
 mod repair_half_queue;
+mod replicate;
 mod resent;
 pub mod retention;
 mod snapshot;

@@ -131,7 +131,10 @@ fn open_as(
         Some(claim) => {
             claim.has_changes = true;
             leftovers::remove(opening, &marks, &stored.settings, &files, &mut recovered, &known)?;
-            stored.begin_range(opening, geometry, &files.log, &recovered.derived)?;
+            // A replica's settings are its source's, so they say which ranges that store wrote.
+            if !opening.options.is_replica() {
+                stored.begin_range(opening, geometry, &files.log, &recovered.derived)?;
+            }
         }
         None => reader::keep_what_is_shown(&marks, &stored.settings, &files.log, &known, recovered.derived.end)?,
     }
@@ -175,7 +178,7 @@ fn assemble(
         ends: EndQueue::default(),
         commit: GroupCommit::default(),
         configuration: Configuration::new(stored.offsets, stored.delay_offsets, stored.settings),
-        readers: Readers::new(marks.published),
+        readers: Readers::new(marks.published, if options.holds_back() { marks.shown } else { u64::MAX }),
         maintenance: Maintenance::default(),
         snapshots: SnapshotState::new(report.scanned_from),
         delivering: Mutex::ranked(()),
@@ -189,11 +192,11 @@ fn assemble(
     }
 }
 
-/// Returns a writer's appender. A reader has none.
+/// Returns a writer's appender. A reader and a replica have none.
 fn appender(opening: &Opening, log: &Arc<CommitLog>, settings: &Settings, newest: TimestampMs) -> Option<Appender> {
     let is_synced = opening.options.shows_only_durable();
-    let is_writer = !opening.options.read_only;
-    is_writer.then(|| Appender::new(Arc::clone(log), settings.append_prop_crc, is_synced, newest))
+    let appends = !opening.options.read_only && !opening.options.is_replica();
+    appends.then(|| Appender::new(Arc::clone(log), settings.append_prop_crc, is_synced, newest))
 }
 
 impl Shared {
@@ -206,7 +209,7 @@ impl Shared {
         let end = self.log.appended();
         self.wait_durable(end)?;
         if let Some(published) = self.readers.page() {
-            published.set_appended(PhysicalOffset(end));
+            published.set_appended(PhysicalOffset(self.visible_end()));
             published.set_durable(PhysicalOffset(end));
             published.set_minimum(PhysicalOffset(self.log.segments.first()));
             published.set_dispatched(PhysicalOffset(self.report.scanned_from));

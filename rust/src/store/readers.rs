@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use super::{Shared, Store};
 use crate::base::error::Result;
 use crate::base::sync::rank::BRIEF;
-use crate::base::sync::{AtomicUsize, Condvar, Mutex, fence};
+use crate::base::sync::{AtomicU64, AtomicUsize, Condvar, Mutex, fence};
 use crate::base::units::PhysicalOffset;
 use crate::log::published::Published;
 
@@ -56,11 +56,14 @@ pub(super) struct Readers {
     arrival: Wake,
     /// The number of readers that wait or are about to wait.
     waiters: AtomicUsize,
+    /// Nothing above this is shown, whatever the log has. `u64::MAX`: no limit.
+    limit: AtomicU64,
 }
 
 impl Readers {
-    pub(super) fn new(page: Option<Published>) -> Self {
-        Self { page: page.map(OnceLock::from).unwrap_or_default(), ..Self::default() }
+    pub(super) fn new(page: Option<Published>, limit: u64) -> Self {
+        let page = page.map(OnceLock::from).unwrap_or_default();
+        Self { page, limit: AtomicU64::new(limit), ..Self::default() }
     }
 
     /// Returns the page that readers in other processes read, or `None` before a writer has created it.
@@ -76,8 +79,13 @@ impl Readers {
     /// Publishes to other processes how far they may read.
     pub(super) fn publish_visible(&self, end: u64) {
         if let Some(published) = self.page() {
-            published.set_appended(PhysicalOffset(end));
+            published.set_appended(PhysicalOffset(end.min(self.limit.load(Ordering::Acquire))));
         }
+    }
+
+    /// Lets readers see what is below `end`. Never less than before.
+    pub(super) fn release(&self, end: u64) {
+        self.limit.fetch_max(end, Ordering::AcqRel);
     }
 
     /// Wakes waiting readers, if there are any.
@@ -101,7 +109,8 @@ impl Shared {
     pub(super) fn visible_end(&self) -> u64 {
         // A reader's log ends where its writer shows it.
         let ends_at_durable = self.options.shows_only_durable() && !self.options.read_only;
-        if ends_at_durable { self.log.durable() } else { self.log.appended() }
+        let end = if ends_at_durable { self.log.durable() } else { self.log.appended() };
+        end.min(self.readers.limit.load(Ordering::Acquire))
     }
 
     /// Waits until the log is durable up to `end`.
@@ -117,13 +126,35 @@ impl Shared {
         self.commit.wait(&self.log, end, publish).map_err(|error| self.poison_on(error))
     }
 
-    /// Waits until a message after `physical_offset` is visible, or the time is over. Returns the visible end.
-    fn wait_visible(&self, physical_offset: PhysicalOffset, until_ms: i64) -> Result<PhysicalOffset> {
+    /// Waits until an end of the log is above `physical_offset`, or the time is over. Returns that end.
+    pub(super) fn wait_for_end(
+        &self,
+        physical_offset: PhysicalOffset,
+        timeout_ms: u64,
+        end_of: impl Fn(&Self) -> u64,
+    ) -> Result<PhysicalOffset> {
+        self.refresh()?;
+        let timeout_ms = i64::try_from(timeout_ms).unwrap_or(i64::MAX);
+        let until_ms = self.clock.monotonic_ms().saturating_add(timeout_ms);
+        self.readers.waiters.fetch_add(1, Ordering::SeqCst);
+        // Pairs with the fence in `announce`. Without it, a processor may read the end before this waiter is counted.
+        fence(Ordering::SeqCst);
+        let result = self.wait_until(physical_offset, until_ms, end_of);
+        self.readers.waiters.fetch_sub(1, Ordering::SeqCst);
+        result
+    }
+
+    fn wait_until(
+        &self,
+        physical_offset: PhysicalOffset,
+        until_ms: i64,
+        end_of: impl Fn(&Self) -> u64,
+    ) -> Result<PhysicalOffset> {
         loop {
             let seen = self.readers.arrival.seen();
             // Checked after `seen`, because a close before `seen` wakes no waiter later.
             self.check_open()?;
-            let end = self.visible_end();
+            let end = end_of(self);
             let left_ms = until_ms - self.clock.monotonic_ms();
             if end > physical_offset.0 || left_ms <= 0 {
                 return self.check_open().map(|()| PhysicalOffset(end));
@@ -138,15 +169,6 @@ impl Shared {
 impl Store {
     /// Waits until a message after `physical_offset` is visible, or the time is over. Returns the visible end.
     pub fn wait_for_messages(&self, physical_offset: PhysicalOffset, timeout_ms: u64) -> Result<PhysicalOffset> {
-        let shared = &self.shared;
-        shared.refresh()?;
-        let timeout_ms = i64::try_from(timeout_ms).unwrap_or(i64::MAX);
-        let until_ms = shared.clock.monotonic_ms().saturating_add(timeout_ms);
-        shared.readers.waiters.fetch_add(1, Ordering::SeqCst);
-        // Pairs with the fence in `announce`. Without it, a processor may read the end before this waiter is counted.
-        fence(Ordering::SeqCst);
-        let result = shared.wait_visible(physical_offset, until_ms);
-        shared.readers.waiters.fetch_sub(1, Ordering::SeqCst);
-        result
+        self.shared.wait_for_end(physical_offset, timeout_ms, Shared::visible_end)
     }
 }

@@ -23,7 +23,8 @@ impl Store {
     pub(super) fn repair_half_queue(&self) -> Result<()> {
         let mut inner = self.shared.inner.lock();
         let (next, floor) = (inner.half_queue_end(), inner.derived.replay.named_end());
-        if self.shared.options.read_only || next >= floor || floor - next > LOST_MAX {
+        if self.shared.options.read_only || self.shared.options.is_replica() || next >= floor || floor - next > LOST_MAX
+        {
             return Ok(());
         }
         let slot = inner.derived.half_slot;

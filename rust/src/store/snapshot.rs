@@ -120,7 +120,9 @@ impl Shared {
         if self.snapshots.stored.lock().is_some_and(|stored| stored.is_same(&mark)) {
             return Ok(());
         }
-        let captured = self.write_derived_up_to(|inner| self.capture(inner))?;
+        // Within a write, only the log tells how some transactions end.
+        let capture = |inner: &Inner| (!self.is_within_a_write(inner)).then(|| self.capture(inner));
+        let Some(captured) = self.write_derived_up_to(capture)? else { return Ok(()) };
         let (mark, newest, delays) = (captured.mark, captured.newest.0, captured.delays.clone());
         let bytes = self.encode(captured)?;
         let unsynced: Vec<_> = unsynced_queues(&self.inner.lock()).collect();

@@ -17,7 +17,7 @@ impl Store {
     /// get.
     pub fn check_room(&self) -> Result<()> {
         let shared = &self.shared;
-        shared.check_writable("sending")?;
+        shared.check_appends("sending")?;
         let _guard = PoisonOnPanic(shared);
         let mut inner = shared.lock_to_send(Wait::Yes)?;
         let part = shared.log.segments.file_size() / FILE_PART;

@@ -121,7 +121,7 @@ impl Inner {
     pub(super) fn new(derived: Derived, appender: Option<Appender>, clock: &dyn Clock, options: &StoreOptions) -> Self {
         let mut derived = derived;
         let now = Moment { wall: clock.wall(), monotonic_ms: clock.monotonic_ms() };
-        derived.start(now, options.transaction_timeout_ms);
+        derived.start(now, options.transaction_timeout_ms, options.is_replica());
         Self {
             appender,
             derived,

@@ -20,6 +20,7 @@ mod lost_halves;
 mod once;
 mod readers;
 mod recovery;
+mod replicas;
 mod retention;
 mod several;
 mod snapshots;
@@ -31,7 +32,7 @@ use std::sync::Arc;
 use super::*;
 use crate::base::clock::ManualClock;
 use crate::base::error::Error;
-use crate::base::options::FlushDiskType;
+use crate::base::options::{FlushDiskType, Role};
 use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 use crate::record::message::{Envelope, Parts};
 use crate::storage::memory::{CrashKeep, Memory};
@@ -81,7 +82,7 @@ impl Bench {
     }
 
     fn read_only(&self) -> Store {
-        let options = StoreOptions { read_only: true, ..self.options.clone() };
+        let options = StoreOptions { read_only: true, role: Role::Alone, ..self.options.clone() };
         Store::open_with(Arc::new(self.memory.clone()), self.clock.clone(), options).unwrap()
     }
 

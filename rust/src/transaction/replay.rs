@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use super::op::parse_op_body;
 use super::outcome::Op;
@@ -76,6 +76,10 @@ pub struct Replay {
     /// A repair has replaced lost records in the log.
     is_repaired: bool,
     loss: Loss,
+    /// Transactions that a record has decided and no op names yet. `None`: not asked.
+    unsettled: Option<HashSet<Key>>,
+    /// The store timestamp that counts as time 0 in the table.
+    epoch_ms: i64,
     /// The store timestamp of the last record that was applied.
     now_ms: i64,
     /// With `Keep::UntilTaken`: transactions that have ended, as far as the log tells so far.
@@ -123,6 +127,8 @@ impl Replay {
             named_end: 0,
             is_repaired: false,
             loss: Loss::None,
+            unsettled: None,
+            epoch_ms: 0,
             now_ms: 0,
             ended: VecDeque::new(),
             unmatched: VecDeque::new(),
@@ -166,6 +172,22 @@ impl Replay {
         self.half_next = half_next;
     }
 
+    /// Continues with a table that was started: its times are store timestamps minus `epoch_ms`.
+    pub const fn continue_from(&mut self, epoch_ms: i64) {
+        self.epoch_ms = epoch_ms;
+    }
+
+    /// Notes from now on whether the last record is the last one of its write.
+    pub fn watch_writes(&mut self) {
+        self.unsettled = Some(HashSet::new());
+    }
+
+    /// Returns whether more records of the last write may follow. The table alone does not tell then how some
+    /// transactions end. Needs `watch_writes`.
+    pub fn is_within_a_write(&self) -> bool {
+        self.forming.is_incomplete() || self.unsettled.as_ref().is_some_and(|unsettled| !unsettled.is_empty())
+    }
+
     /// Takes halves from a physical offset on as sets, and the sets that the table has already.
     pub fn know_sets(&mut self, from: u64, table: &Table) {
         self.sets_from = from;
@@ -178,7 +200,7 @@ impl Replay {
     /// their queue offset has no meaning.
     pub fn apply(&mut self, table: &mut Table, view: &RecordView<'_>) {
         self.note_loss(view);
-        self.now_ms = view.store_timestamp.0;
+        self.now_ms = view.store_timestamp.0 - self.epoch_ms;
         if self.forming.is_incomplete()
             && !(view.topic == HALF_TOPIC && self.forming.continues(SetMark::of(view.properties)))
         {
@@ -254,7 +276,7 @@ impl Replay {
 
     fn half(&mut self, table: &mut Table, view: &RecordView<'_>) {
         let facts = HalfFacts::of(view);
-        let half = new_half(view, &facts);
+        let half = new_half(view, &facts, self.epoch_ms);
         if view.queue_id == HALF_QUEUE {
             // The queue offset was used before. The queue entry points to the first record, and so does an op.
             if half.copy.queue_offset < self.half_next {
@@ -437,6 +459,16 @@ impl Replay {
 
     /// Removes a decided transaction whose newest copy is named by an op.
     fn settle(&mut self, table: &mut Table, key: Key) {
+        self.settle_if_named(table, key);
+        if let Some(unsettled) = &mut self.unsettled {
+            match table.get(key).and_then(|entry| entry.evidence().outcome()) {
+                Some(_) => unsettled.insert(key),
+                None => unsettled.remove(&key),
+            };
+        }
+    }
+
+    fn settle_if_named(&mut self, table: &mut Table, key: Key) {
         let Some(entry) = table.get(key) else { return };
         let named = entry.more().is_some_and(|more| more.named.contains(&entry.newest.queue_offset));
         match (self.keep, entry.evidence().outcome().filter(|_| named)) {
@@ -481,13 +513,13 @@ fn joins(table: &Table, key: Key) -> bool {
     })
 }
 
-fn new_half<'a>(view: &RecordView<'_>, facts: &HalfFacts<'a>) -> NewHalf<'a> {
+fn new_half<'a>(view: &RecordView<'_>, facts: &HalfFacts<'a>, epoch_ms: i64) -> NewHalf<'a> {
     NewHalf {
         copy: HalfCopy { queue_offset: view.queue_offset.0, physical_offset: view.physical_offset.0 },
         identity: facts.identity(),
         group: facts.group,
         size: view.size,
-        stored_ms: view.store_timestamp.0,
+        stored_ms: view.store_timestamp.0 - epoch_ms,
         immunity_ms: facts.immunity_ms,
         checks: facts.checks,
         owner: 0,

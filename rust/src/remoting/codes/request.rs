@@ -8,7 +8,7 @@ use AccessRule::{
     Admin, EndHalf, Group, HandBack, Heartbeat, Leave, Lock, Read, ReadInGroup, ReadRecord, SendOrRead, SendTo,
     SendToEach, Signature,
 };
-use Handler::{Client, End, Offset, Pull, Python, Refused, Send};
+use Handler::{Client, CopyLog, End, Offset, Pull, Python, Refused, Send};
 
 /// The part of a server that answers a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub enum Handler {
     Pull,
     /// The engine ends a transaction.
     End,
+    /// The engine passes its log on to a replica.
+    CopyLog,
     /// The engine, if it knows the group and the topic. Otherwise Python.
     Offset,
     /// Python.
@@ -76,10 +78,15 @@ pub struct RequestCode {
 }
 
 impl Handler {
+    /// Returns whether the engine writes to the store for such a request.
+    pub const fn writes(self) -> bool {
+        matches!(self, Self::Send | Self::End | Self::Offset)
+    }
+
     /// Returns the handler's name for people, or `None` if the request is refused.
     pub const fn name(self) -> Option<&'static str> {
         match self {
-            Self::Send | Self::Pull | Self::End => Some("engine"),
+            Self::Send | Self::Pull | Self::End | Self::CopyLog => Some("engine"),
             Self::Offset => Some("engine or Python"),
             Self::Python => Some("Python"),
             Self::Client => Some("client"),
@@ -287,6 +294,7 @@ request_codes! {
     SWITCH_TIMER_ENGINE = 5001: Refused, Admin;
     TXSTORE_ADMIN = 31_001: Python, Admin;
     TXSTORE_PREPARE = 31_002: Send, SendToEach;
+    TXSTORE_COPY = 31_003: CopyLog, Admin;
     POP_MESSAGE = 200_050: Refused, Admin;
     ACK_MESSAGE = 200_051: Refused, Admin;
     PEEK_MESSAGE = 200_052: Refused, Admin;

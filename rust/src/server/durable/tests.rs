@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::copies::CopyRules;
 use super::super::deadlines::TimeLimits;
 use super::super::event::Answer;
 use super::super::listener::{Server, ServerOptions};
@@ -44,6 +45,7 @@ impl Served {
             host: anywhere,
             tls: None,
             accounts: None,
+            copies: CopyRules::default(),
             memory_max: 512 << 20,
             limits: TimeLimits { idle: minute, first_frame: minute, frame: minute, unread: minute },
         };

@@ -34,7 +34,8 @@ pub(super) fn remove(
     if let Some(published) = &marks.published {
         // The log is synced now, too. The page may be older than what was acknowledged: if a later sync failed, readers
         // would see only what the page says.
-        published.set_appended(PhysicalOffset(derived.end));
+        let shown = if opening.options.holds_back() { derived.end.min(marks.shown) } else { derived.end };
+        published.set_appended(PhysicalOffset(shown));
         published.set_durable(PhysicalOffset(derived.end));
     }
     Ok(())

@@ -31,6 +31,8 @@ pub(super) struct Marks {
     pub(super) sight: Option<Sight>,
     /// The last writer closed the store cleanly.
     pub(super) is_clean: bool,
+    /// The visible end that the last writer published; 0 in a reader.
+    pub(super) shown: u64,
 }
 
 impl Marks {
@@ -39,12 +41,13 @@ impl Marks {
         let storage = opening.storage.as_ref();
         if let Some(claim) = claim {
             let published = Published::create(storage)?;
+            let shown = published.appended().0;
             published.begin_change()?;
-            return Ok(Self { published: Some(published), sight: None, is_clean: claim.is_clean });
+            return Ok(Self { published: Some(published), sight: None, is_clean: claim.is_clean, shown });
         }
         let published = Published::open(storage)?;
         let sight = Sight::of(storage, published.as_ref())?;
-        Ok(Self { published, sight: Some(sight), is_clean: is_clean(storage)? })
+        Ok(Self { published, sight: Some(sight), is_clean: is_clean(storage)?, shown: 0 })
     }
 
     /// Returns whether a live process writes records that a reader will follow.
@@ -104,7 +107,7 @@ impl Stored {
             clean: is_closed,
             end,
             limit: marks.sight.map_or(u64::MAX, |sight| sight.limit),
-            followed,
+            followed: followed || opening.options.is_replica(),
             half_progress: self.offsets.get(HALF_TOPIC, TRANSACTION_GROUP, HALF_QUEUE).unwrap_or(0),
             delays: self.delay_offsets.progress().clone(),
         })
