@@ -281,6 +281,29 @@ def test_nothing_is_read_that_only_one_of_two_required_copies_has(tmp_path: Path
                 caught_up(third, source)
 
 
+def test_half_message_is_not_checked_before_it_is_copied(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options: dict[str, Any] = {"transaction_check_interval": 0.05, "transaction_timeout": 0}
+    with serve(tmp_path / "source", replicas_required=2, replica_timeout=20.0, **options) as source:
+        assert source.address is not None
+        with txstore.connect(source.address) as client, replica(tmp_path / "copy", source) as copy:
+            eventually(lambda: source.native.replicas() != [])
+            producer = client.transaction_producer("shop", Committing())
+            assert copy.replica is not None
+            copy.replica.stop()
+            sending = threading.Thread(target=lambda: producer.send_in_transaction(Message("orders", b"1")))
+            sending.start()
+            eventually(lambda: source.broker.stat().pending_transactions == 1)
+            rounds = source.broker.store.transaction_counts()
+            threading.Event().wait(0.3)  # Some rounds of checks pass.
+            assert source.broker.store.transaction_counts() == rounds
+            assert "could not be handled" not in caplog.text
+            with replica(tmp_path / "third", source) as third:
+                eventually(lambda: "orders" in source.broker.topics() and bodies(source, "orders") == [b"1"])
+                sending.join()
+                caught_up(third, source)
+            producer.close()
+
+
 def test_another_store_is_not_followed(tmp_path: Path, source: Server, client: RemoteBroker) -> None:
     client.producer("shop").send(Message("orders", b"1"))
     with replica(tmp_path / "copy", source) as copy:

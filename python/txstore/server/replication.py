@@ -187,7 +187,7 @@ class Replica:
                 return
             except Exception as error:
                 _log.exception("the copy failed", extra={"source": self.address})
-                self.failure = InvalidOptionError(f"{type(error).__name__}: {error}", option="replica_of")
+                self.failure = TxStoreError(f"the copy failed: {type(error).__name__}: {error}")
                 return
             finally:
                 self._source = None

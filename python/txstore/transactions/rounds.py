@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from txstore._native import DueHalves
-from txstore.errors import AlreadyEndedError, StoreClosedError, TransactionNotFoundError
+from txstore._native import DueHalves, StoreStat
+from txstore.errors import AlreadyEndedError, MessageNotFoundError, StoreClosedError, TransactionNotFoundError
 from txstore.producer.registry import Producers
 from txstore.transactions.check import Checks, CheckStore, fields_of
 from txstore.transactions.decision import Action, CheckRules, Decision
@@ -39,6 +39,7 @@ class RoundStore(HalfStore, CheckStore, Protocol):
     def local_transaction_ended(self, half_queue_offset: int) -> None: ...
     def discard(self, half_queue_offset: int, prepared_transaction_offset: int) -> object: ...
     def next_due_in_ms(self) -> int | None: ...
+    def stat(self) -> StoreStat: ...
 
 
 class CheckRounds:
@@ -117,8 +118,11 @@ class CheckRounds:
             raise
         except (AlreadyEndedError, TransactionNotFoundError):
             return  # It ended in the meantime.
-        except Exception:
-            _log.exception("a pending transaction could not be handled", extra=fields_of(waiting))
+        except Exception as error:
+            is_shown = waiting.prepared_transaction_offset < self._store.stat().visible_physical_offset
+            if is_shown or not isinstance(error, MessageNotFoundError):
+                _log.exception("a pending transaction could not be handled", extra=fields_of(waiting))
+            # Otherwise its half message still waits for its sync or its copies.
             self._store.look_again(key, self._rules.transaction_check_interval_ms)
 
     def _discard(self, waiting: DueHalf, why: str) -> None:
