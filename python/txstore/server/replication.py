@@ -292,7 +292,7 @@ class Replica:
 
 def _begin(path: Path, state: dict[str, Any]) -> None:
     """Begins a copy: the settings last, so that a directory with settings is one."""
-    if path.exists() and any(path.iterdir()) and not (path / "txstore").is_dir():
+    if any(file.is_file() for file in path.rglob("*")):
         raise InvalidOptionError(
             f"{path} is not empty\nhint: a replica begins with an empty directory, or continues its own", option="path"
         )
