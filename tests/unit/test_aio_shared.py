@@ -18,6 +18,7 @@ import txstore.aio
 from tests.unit.test_shared import Process, start, store
 from txstore import LocalTransactionState, Message
 from txstore.broker.local_socket import read_holder
+from txstore.client.client import Client
 
 __all__ = ["start", "store"]
 T = TypeVar("T")
@@ -91,8 +92,8 @@ def test_opening_that_fails_leaves_the_store_to_others(store: Path, monkeypatch:
         async with txstore.aio.open(store, shared=True):
             pass
 
-    found = txstore.client.client.Client.find_brokers
-    monkeypatch.setattr(txstore.client.client.Client, "find_brokers", fail)
+    found = Client.find_brokers
+    monkeypatch.setattr(Client, "find_brokers", fail)
     with pytest.raises(txstore.BrokerTimeoutError, match="too late"):
         asyncio.run(open_in_vain())
     monkeypatch.undo()
