@@ -297,8 +297,15 @@ pub fn files(memory: &Memory, dir: &str) -> Vec<(String, Vec<u8>)> {
 /// Returns the files that a clean close promises to have made durable.
 fn handed_over(memory: &Memory) -> Vec<(String, Vec<u8>)> {
     let mut all = files(memory, "");
-    // Backups of the small files and temporary files that a crash left are not promised.
-    all.retain(|(path, _)| !path.contains(".tmp") && !path.starts_with("config/") && path != "lock");
+    // Backups of the small files and temporary files that a crash left are not promised, nor that statistics of removed
+    // log files are gone: a reader believes none whose log file differs.
+    let is_promised = |path: &str| {
+        !path.contains(".tmp")
+            && !path.starts_with("config/")
+            && !path.starts_with("txstore/statistics/")
+            && path != "lock"
+    };
+    all.retain(|(path, _)| is_promised(path));
     all
 }
 
