@@ -278,6 +278,7 @@ NAMED = {
     "outbox list": "outbox list {database}",
     "serve": "serve --help",
     "store check": "store check {path}",
+    "store check --deep {self._store}": "store check --deep {closed}",
     "store create {path}": "store create {new}",
     "store repair {path}": "store repair {closed}",
     "store stat {path}": "store stat {path}",
