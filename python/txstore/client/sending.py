@@ -184,8 +184,8 @@ class Sending:
     async def prepare(self, message: Message, number: int, group: str, caller: Caller) -> RemoteSent:
         """Stores a half message. It is not sent again once it may have arrived.
 
-        Raises BrokerRefusedError also if the status is not SEND_OK, for example because the flush timed out: the half
-        message is then rolled back.
+        Raises BrokerRefusedError also if the status is not SEND_OK (codes 10, 11 and 12), for example because copies
+        are missing: the half message is then rolled back, as RocketMQ's client does it.
         """
         name = message.transaction_id or unique_id()
         text = properties_text(message, name, [("TRAN_MSG", "true"), ("PGROUP", group)])
@@ -195,12 +195,7 @@ class Sending:
             )
             sent = self._sent(answer, message.topic, queue, name, transaction_id=name)
         self._remember(sent, group)
-        if sent.send_status is not SendStatus.SEND_OK:
-            await self.end(sent, LocalTransactionState.ROLLBACK, group, caller)
-            raise BrokerRefusedError(
-                f"the half message is stored, but not secured ({sent.send_status.value}), and is rolled back",
-                code=answer.code,
-            )
+        await self._must_be_secured(sent, answer, group, caller)
         return sent
 
     async def prepare_many(
@@ -208,8 +203,9 @@ class Sending:
     ) -> RemoteSent:
         """Stores the half messages of one transaction, all or none, and returns where that of the first is.
 
-        As for one, they are not sent again once they may have arrived. Raises EmbeddedOnlyError if a RocketMQ broker
-        has their topics, InvalidMessageError if they are too large for one request.
+        As for one, they are not sent again once they may have arrived, and are rolled back if they are not secured.
+        Raises EmbeddedOnlyError if a RocketMQ broker has their topics, InvalidMessageError if they are too large for
+        one request.
         """
         topics = dict.fromkeys(message.topic for message in messages)
         routes = {topic: await caller.write_route(topic) for topic in topics}
@@ -246,7 +242,30 @@ class Sending:
             if route.is_template and topic != sent.topic:
                 await caller.topic_created(topic)
         self._remember(sent, group)
+        await self._must_be_secured(sent, answer, group, caller)
         return sent
+
+    async def _must_be_secured(self, sent: RemoteSent, answer: RemotingCommand, group: str, caller: Caller) -> None:
+        """Rolls back a half message that the broker stored without the copy or the sync that it promises.
+
+        Raises BrokerRefusedError then, so that no local transaction runs. If the rollback fails, too, a check of the
+        transaction finds no trace of it.
+        """
+        if sent.send_status is SendStatus.SEND_OK:
+            return
+        done = "is rolled back"
+        try:
+            await self.end(sent, LocalTransactionState.ROLLBACK, group, caller)
+        except TxStoreError as error:
+            done = f"a check rolls it back, because its rollback failed: {str(error).partition(chr(10))[0]}"
+        finally:
+            # Also if no connection was open for the rollback: otherwise no check would ever be answered.
+            self.local_transaction_ended(sent)
+        raise BrokerRefusedError(
+            f"the half message is stored, but not secured ({sent.send_status.value}), and {done}\n"
+            "hint: its local transaction did not run, send it again later",
+            code=answer.code,
+        )
 
     @contextmanager
     def _as_running(self, transaction_id: str) -> Iterator[None]:
