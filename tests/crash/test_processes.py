@@ -91,10 +91,15 @@ from txstore import Message
 broker = txstore.open(sys.argv[1])
 broker.producer("p").send(Message("t", b"x"))
 fork = multiprocessing.get_context("fork")
-tasks = fork.Queue()
-workers = [fork.Process(target=tasks.get) for _ in range(2)]
+started, end = fork.Semaphore(0), fork.Event()
+def work():
+    started.release()
+    end.wait()
+workers = [fork.Process(target=work) for _ in range(2)]
 for worker in workers:
     worker.start()
+for worker in workers:
+    started.acquire()  # Until then, it may not have run since the fork: its copy of the lock is open.
 print(*(worker.pid for worker in workers), flush=True)
 time.sleep(600)
 """

@@ -42,7 +42,8 @@ def test_each_committed_row_is_in_the_log_once(
         report = run_outbox_history(tmp_path, kind, log, SEED, SECONDS, PROCESSES)
         print(f"{name}, {log}: {report}")
         assert report.anomalies == []
-        assert report.statistics["committed"] > report.statistics["taken over"] > 0, "otherwise nothing was tried"
+        # A row that a killed process had taken over is taken over again: there can be more of these than rows.
+        assert report.statistics["committed"] > 0 < report.statistics["taken over"], "otherwise nothing was tried"
         shutil.rmtree(tmp_path)
 
 
