@@ -4,6 +4,8 @@ import gc
 import json
 import multiprocessing
 import os
+import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -388,3 +390,22 @@ def test_ended_half_is_not_returned_again(broker: EmbeddedBroker, scripted: Any)
     assert broker.store.look_again(sent.queue_offset, 1000)
     broker.end_transaction(sent.transaction_id, LocalTransactionState.COMMIT)
     assert not broker.store.look_again(sent.queue_offset, 1000, asked=True), "so no check of it is sent"
+
+
+def test_log_says_what_opening_found(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with txstore.open(tmp_path / "store", listen=False) as broker:
+        broker.producer("p").send(Message("t", b"x"))
+        shutil.copytree(tmp_path / "store", tmp_path / "left")
+    txstore.open(tmp_path / "store").close()
+    assert re.search(r"store opened: .*/store in \d+ ms; it was closed cleanly", caplog.messages[-1])
+    (file,) = (tmp_path / "left" / "commitlog").iterdir()
+    end = txstore.open(tmp_path / "store", read_only=True).stat().max_physical_offset
+    with file.open("r+b") as torn:  # The record, and the beginning of a second one.
+        record = torn.read(end)
+        torn.seek(end)
+        torn.write(record[:60])
+    txstore.open(tmp_path / "left").close()
+    found = re.search(r"/left in \d+ ms; it was not closed cleanly: (\d+) bytes scanned, (\d+) cut", caplog.text)
+    assert found is not None
+    assert int(found[2]) >= 60

@@ -653,7 +653,10 @@ class EmbeddedBroker(ConsumerGroups, Lookups):
             "healed_ops": report.healed_ops,
             "milliseconds": milliseconds(report.duration),
         }
-        _log.info("store opened", extra=fields)
+        found = "it was closed cleanly"
+        if not report.clean:
+            found = f"it was not closed cleanly: {report.scanned_bytes} bytes scanned, {report.truncated_bytes} cut"
+        _log.info("store opened: %s in %d ms; %s", self._store.path, fields["milliseconds"], found, extra=fields)
         for warning in report.warnings:
             _log.warning("%s", warning, extra=fields)
 

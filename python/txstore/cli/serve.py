@@ -1,6 +1,6 @@
 """`txstore serve`: serves a store to RocketMQ clients until it is told to stop.
 
-In:     a path, addresses, settings.
+In:     a path, options.
 Out:    the listening addresses; log lines on stderr.
 Always: on SIGTERM and SIGINT it answers the requests in flight and closes the store cleanly. On SIGHUP it reads its
         files again. A service manager that asks (NOTIFY_SOCKET) is told when it is ready and that it still works.
@@ -16,20 +16,21 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 import txstore
-from txstore import BrokerConfig, ServerConfig, errors
+from txstore import ServerConfig, errors
 from txstore.cli.arguments import StorePath, noun
 from txstore.cli.logs import errors_logged, log_to_stderr, usage_errors_logged
+from txstore.cli.serve_config import CONFIG_VARIABLE, VARIABLES, Configuration, read_configuration
 
 __all__ = ["app"]
 
 _log = logging.getLogger("txstore.serve")
+_DEFAULT = ServerConfig()
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # Of <malloc.h>.
 _HEAPS = 2
 _TRIMMED_BYTES = 32 << 20
@@ -51,11 +52,19 @@ class _Serve(TyperCommand):
 def serve(
     path: StorePath,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="The broker's address; 'none' for --unix alone.")
-    ] = "127.0.0.1:10911",
+        str | None,
+        typer.Option(
+            "--listen", metavar="HOST:PORT", help="The broker's address; 'none' for --unix alone.",
+            show_default=_DEFAULT.listen or "none",
+        ),
+    ] = None,
     name_server: Annotated[
-        str, typer.Option("--name-server", metavar="HOST:PORT", help="The name server's address, or 'none'.")
-    ] = "127.0.0.1:9876",
+        str | None,
+        typer.Option(
+            "--name-server", metavar="HOST:PORT", help="The name server's address, or 'none'.",
+            show_default=_DEFAULT.name_server or "none",
+        ),
+    ] = None,
     unix: Annotated[
         str | None, typer.Option("--unix", metavar="FILE", help="A Unix socket for clients on this machine.")
     ] = None,
@@ -79,8 +88,12 @@ def serve(
         str | None, typer.Option("--tls-ca", metavar="FILE", help="CA of client certificates, which are then required.")
     ] = None,
     tls: Annotated[
-        str, typer.Option("--tls", metavar="MODE", help="'enforcing', or 'permissive' to accept plain TCP, too.")
-    ] = "enforcing",
+        str | None,
+        typer.Option(
+            "--tls", metavar="MODE", help="'enforcing', or 'permissive' to accept plain TCP, too.",
+            show_default=_DEFAULT.tls,
+        ),
+    ] = None,
     accounts: Annotated[
         str | None, typer.Option("--accounts", metavar="FILE", help="Accounts (TOML). Requests must then be signed.")
     ] = None,
@@ -88,29 +101,56 @@ def serve(
         str | None, typer.Option("--replica-of", metavar="HOST:PORT", help="Copy the store of another txstore serve.")
     ] = None,
     replicas_required: Annotated[
-        int, typer.Option("--replicas-required", metavar="N", help="Copies, own included, before an answer.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--replicas-required", metavar="N", help="Copies, own included, before an answer.",
+            show_default=str(_DEFAULT.replicas_required),
+        ),
+    ] = None,
     replica_timeout: Annotated[
-        float, typer.Option("--replica-timeout", metavar="SECONDS", help="How long a client waits for the copies.")
-    ] = 3.0,
+        float | None,
+        typer.Option(
+            "--replica-timeout", metavar="SECONDS", help="How long a client waits for the copies.",
+            show_default=str(_DEFAULT.replica_timeout),
+        ),
+    ] = None,
     replica_ack: Annotated[
-        str, typer.Option("--replica-ack", metavar="WHEN", help="A copy counts when synced ('disk') or in 'memory'.")
-    ] = "disk",
-    log: Annotated[str, typer.Option("--log", metavar="FORM", help="'text', or 'json': an object per line.")] = "text",
-) -> None:
-    """Serve a store to RocketMQ clients (Java, Go) and to txstore.connect."""
-    log_to_stderr(log)
+        str | None,
+        typer.Option(
+            "--replica-ack", metavar="WHEN", help="A copy counts when synced ('disk') or in 'memory'.",
+            show_default=_DEFAULT.replica_ack,
+        ),
+    ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option("--log", metavar="FORM", help="'text', or 'json': an object per line.", show_default="text"),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config", metavar="FILE", envvar=CONFIG_VARIABLE, show_envvar=True,
+            help="Options (TOML), by the names of ServerConfig; settings of BrokerConfig in the table [store].",
+        ),
+    ] = None,
+) -> None:  # fmt: skip
+    """Serve a store to RocketMQ clients (Java, Go) and to txstore.connect.
+
+    A variable TXSTORE_SERVE_NAME replaces an option, TXSTORE_SERVE_SET the settings. A flag wins over a variable, a
+    variable over the file.
+    """
+    flags = {
+        "listen": listen, "unix": unix, "name_server": name_server, "advertise": advertise, "metrics": metrics,
+        "tls_cert": tls_cert, "tls_key": tls_key, "tls_ca": tls_ca, "tls": tls, "accounts": accounts,
+        "replica_of": replica_of, "replicas_required": replicas_required, "replica_timeout": replica_timeout,
+        "replica_ack": replica_ack, "log": log,
+    }  # fmt: skip
+    given = {name: value for name, value in flags.items() if value is not None}
+    form = log or os.environ.get(f"{VARIABLES}LOG", "text")
+    log_to_stderr(form)
     freed_memory = FreedMemory()
-    with errors_logged(log):
-        options = _settings(settings or [])
-        BrokerConfig.from_options(options)  # Reports a wrong setting before anything is created.
-        config = ServerConfig(
-            _or_none(listen), unix, _or_none(name_server), advertise, metrics,
-            tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca, tls=tls, accounts=accounts,
-            replica_of=replica_of, replicas_required=replicas_required, replica_timeout=replica_timeout,
-            replica_ack=replica_ack,
-        )  # fmt: skip
-        _serve(path, config, options, log, freed_memory)
+    with errors_logged(form):
+        chosen = read_configuration(config, os.environ, given, settings or [])
+        _serve(path, chosen, freed_memory)
 
 
 class FreedMemory:
@@ -141,20 +181,20 @@ class FreedMemory:
             self._least = used
 
 
-def _serve(path: str, config: ServerConfig, options: dict[str, object], log: str, freed_memory: FreedMemory) -> None:
+def _serve(path: str, chosen: Configuration, freed_memory: FreedMemory) -> None:
     stopped = threading.Event()
     reload_asked = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     signal.signal(signal.SIGHUP, lambda *_: reload_asked.set())
-    with txstore.serve(path, config=config, **options) as server:  # type: ignore[arg-type]
+    with txstore.serve(path, config=chosen.server, **chosen.store) as server:  # type: ignore[arg-type]
         addresses = {
             "broker": server.address,
             "name server": server.name_server,
             "socket": server.unix,
             "metrics": server.metrics,
         }
-        _print_addresses({what: where for what, where in addresses.items() if where is not None}, log)
+        _print_addresses({what: where for what, where in addresses.items() if where is not None}, chosen.log)
         _notify("READY=1")
         failure: errors.TxStoreError | None = None
         watchdog = Watchdog(server)
@@ -208,24 +248,6 @@ def _reload(server: txstore.Server) -> None:
 def _print_addresses(addresses: dict[str, str], form: str) -> None:
     lines = [json.dumps(addresses)] if form == "json" else [f"{what:<12} {where}" for what, where in addresses.items()]
     print("\n".join(lines), flush=True)
-
-
-def _or_none(address: str) -> str | None:
-    return None if address == "none" else address
-
-
-def _settings(given: Iterable[str]) -> dict[str, object]:
-    """Parses `NAME=VALUE`. A value that is valid JSON is read as JSON, any other as text."""
-    found: dict[str, object] = {}
-    for setting in given:
-        name, equals, value = setting.partition("=")
-        if not equals:
-            raise errors.InvalidOptionError(f"--set {setting!r} has no value\nhint: --set NAME=VALUE", option="set")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value
-    return found
 
 
 def _notify(state: str) -> None:

@@ -60,6 +60,7 @@ from txstore.server.request import (
 from txstore.server.retry import Retries
 from txstore.server.secrets import Secrets, TlsFiles, accounts_version, read_accounts
 from txstore.server.topics import Topics
+from txstore.server.validation import check_options
 
 __all__ = ["ServeOptions", "Server", "ServerConfig", "ServerOptions", "serve"]
 
@@ -206,14 +207,10 @@ class Server:
         self._closed = False
         self._metrics: HttpServer | None = None
         self._lock = threading.Lock()
-        if self._config.replica_ack not in ("disk", "memory"):
-            text = f"replica_ack must be 'disk' or 'memory', got {self._config.replica_ack!r}"
-            raise InvalidOptionError(text, option="replica_ack")
+        check_options(_fields(self._config), listening=local is None)
         secrets = _secrets(self._config)
         self._secrets_at = secrets.version
         # Before this server listens: one that was started on demand closes its connections, which come here next.
-        if local is None:
-            _must_listen(self._config)
         self._taken = broker.local_socket if local is None else None
         if self._taken is not None:
             local = self._taken.take_over()
@@ -567,6 +564,7 @@ def serve(
     given: dict[str, Any] = dict(options)
     mine = {name: given.pop(name) for name in list(given) if name in names}
     settings = dataclasses.replace(config if config is not None else ServerConfig(), **mine)
+    check_options(_fields(settings))
     if isinstance(store, EmbeddedBroker):
         if settings.replicas_required > 1 or settings.replica_of is not None:
             name = "replica_of" if settings.replica_of is not None else "replicas_required"
@@ -584,6 +582,7 @@ def serve(
     # Offset message ids contain the address at which clients can query the message.
     opening: dict[str, Any] = {"broker_host": host, "broker_port": port} | given
     chosen = BrokerConfig.from_options(opening, broker_config)
+    _secrets(settings)  # Before anything is created.
     if settings.replica_of is not None:
         return _serve_replica(store, settings.replica_of, settings, chosen)
     broker = open_as(store, chosen, held=settings.replicas_required > 1)
@@ -615,21 +614,10 @@ def _host_and_port(address: str) -> tuple[str, int]:
         return "127.0.0.1", int(port) if port.isascii() and port.isdigit() else 0
 
 
-def _must_listen(config: ServerConfig) -> None:
-    if config.listen is None and config.name_server is None and config.unix is None:
-        raise InvalidOptionError("no address to listen at\nhint: pass listen or unix", option="listen")
-
-
 def _listen(
     broker: EmbeddedBroker, config: ServerConfig, secrets: Secrets, local: LocalListener | None
 ) -> RemotingServer:
     wanted = [address for address in (config.listen, config.name_server) if address is not None]
-    if config.listen is not None and config.advertise is None and config.listen.startswith(("0.0.0.0:", "[::]:")):
-        raise InvalidOptionError(
-            f"listen {config.listen} accepts all addresses, so clients need one to connect to\n"
-            "hint: pass advertise='HOST:PORT', where they reach this machine",
-            option="advertise",
-        )
     unix = None if config.unix is None else Path(config.unix)
     if unix is not None:
         _clear(unix)
@@ -654,6 +642,10 @@ def _listen(
     if unix is not None:
         unix.chmod(0o600)
     return native
+
+
+def _fields(config: ServerConfig) -> dict[str, object]:
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
 
 
 def _secrets(config: ServerConfig) -> Secrets:

@@ -1,0 +1,100 @@
+"""Validation: checks the options of a server before anything is opened.
+
+In:     the fields of a `ServerConfig`.
+Out:    nothing, or InvalidOptionError with the option, its value, and what is accepted.
+Always: nothing is created, and no file but those with secrets is read.
+Not here: the settings of the store (`config`), and whether an address is free.
+"""
+
+import ipaddress
+from collections.abc import Mapping
+
+from txstore.errors import InvalidOptionError
+
+__all__ = ["check_options"]
+
+_PORT_MAX = 65_535
+_COPIES_MAX = 16
+_THREADS_MAX = 256
+_COUNTS = {
+    "io_threads": (1, _THREADS_MAX),
+    "connections_max": (1, 1 << 20),
+    "groups_max": (0, 1 << 31),
+    "topics_max": (0, 1 << 31),
+    "memory_max": (1 << 20, 1 << 50),
+    "replicas_required": (1, _COPIES_MAX),
+}
+_TIMES = (
+    "idle_timeout",
+    "first_frame_timeout",
+    "frame_timeout",
+    "unread_timeout",
+    "tls_handshake_timeout",
+    "replica_timeout",
+)
+
+
+def check_options(options: Mapping[str, object], *, listening: bool = True) -> None:
+    """Raises InvalidOptionError for the first option that no server can have.
+
+    `options` are all fields of `ServerConfig` by name. `listening`: the server needs an address of its own.
+    """
+    listen = options["listen"]
+    if listening and not any(options[name] is not None for name in ("listen", "name_server", "unix")):
+        raise InvalidOptionError("no address to listen at\nhint: pass listen or unix", option="listen")
+    for name in ("listen", "name_server"):
+        _check_address(name, options[name], numeric=True)
+    for name in ("metrics", "advertise", "replica_of"):
+        _check_address(name, options[name], numeric=False)
+    if options["advertise"] is None and listen is not None and _is_any(listen):
+        raise InvalidOptionError(
+            f"listen {listen} accepts all addresses, so clients need one to connect to\n"
+            "hint: pass advertise='HOST:PORT', where they reach this machine",
+            option="advertise",
+        )
+    for name, (least, most) in _COUNTS.items():
+        _check_count(name, options[name], least, most)
+    for name in _TIMES:
+        _check_seconds(name, options[name])
+    if options["replica_ack"] not in ("disk", "memory"):
+        text = f"replica_ack must be 'disk' or 'memory', got {options['replica_ack']!r}"
+        raise InvalidOptionError(text, option="replica_ack")
+
+
+def _check_address(name: str, address: object, *, numeric: bool) -> None:
+    if address is None:
+        return
+    host, port = _split(address)
+    if not host or not (port.isascii() and port.isdigit() and int(port) <= _PORT_MAX):
+        raise InvalidOptionError(
+            f"{name} must be HOST:PORT with a port from 0 to {_PORT_MAX}, got {address!r}\nhint: 127.0.0.1:10911",
+            option=name,
+        )
+    if numeric:
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            raise InvalidOptionError(
+                f"{name} must have a numeric host, got {address!r}\nhint: 127.0.0.1:{port}; 0.0.0.0:{port} accepts all",
+                option=name,
+            ) from None
+
+
+def _split(address: object) -> tuple[str, str]:
+    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+    return host.removeprefix("[").removesuffix("]"), port
+
+
+def _is_any(address: object) -> bool:
+    return ipaddress.ip_address(_split(address)[0]).is_unspecified
+
+
+def _check_count(name: str, value: object, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidOptionError(f"{name} must be a number from {least} to {most}, got {value!r}", option=name)
+
+
+def _check_seconds(name: str, value: object) -> None:
+    # NaN is neither.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise InvalidOptionError(f"{name}: expected a finite number of seconds, 0 or more, got {value!r}", option=name)
