@@ -50,8 +50,8 @@ from tests.waiting import eventually
 from txstore import EmbeddedBroker, LocalTransactionState, Message, Server, ServerConfig, errors
 from txstore._native import ResponseCode
 from txstore.client.options import ConnectConfig
+from txstore.server.listening import warn
 from txstore.server.secrets import Account, Secrets, TlsFiles, parse_accounts
-from txstore.server.server import _warn
 
 DENIED = ResponseCode.NO_PERMISSION
 SECRETS = {"operator": "secret-of-operator", "shop-app": "secret-of-the-shop", "reader-app": "secret-of-reader"}
@@ -538,7 +538,7 @@ def test_exposed_address_is_warned_about(
 ) -> None:
     tls = TlsFiles(b"", b"", None, required=True, handshake_seconds=10) if "tls" in secured else None
     with caplog.at_level(logging.WARNING):
-        _warn(ServerConfig(listen, name_server=None), Secrets(tls, [] if "accounts" in secured else None, None))
+        warn(ServerConfig(listen, name_server=None), Secrets(tls, [] if "accounts" in secured else None, None))
     assert (told in caplog.text) if told else not caplog.text
 
 

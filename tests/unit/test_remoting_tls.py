@@ -23,8 +23,8 @@ from tests.certificates import Authority, Pair
 from tests.frames import Response, Wire
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, LocalTransactionState, Message, Server, ServerConfig, errors
+from txstore.server.listening import warn
 from txstore.server.secrets import Secrets, TlsFiles
-from txstore.server.server import _warn
 
 SEND_V2, PULL = 310, 11
 SENDING = {"a": "g", "b": "orders", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "", "j": 0}
@@ -147,7 +147,7 @@ def test_permissive_warns_where_others_can_listen(authority: Authority, caplog: 
     for mode, warned in (("enforcing", False), ("permissive", True)):
         config = ServerConfig("192.0.2.1:10911", name_server=None, tls=mode, **pair.options)
         files = TlsFiles.read(config.tls_cert, config.tls_key, config.tls_ca, config.tls, 10.0)
-        _warn(config, Secrets(files, [], None))
+        warn(config, Secrets(files, [], None))
         assert ("plain connections are accepted" in caplog.text) == warned
 
 

@@ -12,11 +12,13 @@ from typing import Protocol
 
 from txstore.errors import StoreClosedError, TxStoreError
 
-__all__ = ["DELAYS_EVERY_SECONDS", "DelayedMessages", "Delays"]
+__all__ = ["DELAYS_EVERY_SECONDS", "LEVEL_SECONDS", "DelayedMessages", "Delays"]
 
 _log = logging.getLogger("txstore.delay")
 DELAYS_EVERY_SECONDS = 0.5
 """Below the shortest level of one second, so that a message sent right after a round is still delivered in time."""
+LEVEL_SECONDS = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+"""The delay of each level, from level 1 on. The engine has the same."""
 _BATCH = 256
 _RETRY_SECONDS = 5.0
 

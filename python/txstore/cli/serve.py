@@ -78,6 +78,11 @@ def serve(
     metrics: Annotated[
         str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Metrics, health and readiness over HTTP.")
     ] = None,
+    console: Annotated[str | None, typer.Option("--console", metavar="HOST:PORT", help="The web console.")] = None,
+    console_actions: Annotated[
+        bool | None,
+        typer.Option("--console-actions", help="Let the console change the store.", show_default="no"),
+    ] = None,
     tls_cert: Annotated[
         str | None, typer.Option("--tls-cert", metavar="FILE", help="The certificate (PEM). TCP then speaks TLS.")
     ] = None,
@@ -142,7 +147,7 @@ def serve(
         "listen": listen, "unix": unix, "name_server": name_server, "advertise": advertise, "metrics": metrics,
         "tls_cert": tls_cert, "tls_key": tls_key, "tls_ca": tls_ca, "tls": tls, "accounts": accounts,
         "replica_of": replica_of, "replicas_required": replicas_required, "replica_timeout": replica_timeout,
-        "replica_ack": replica_ack, "log": log,
+        "replica_ack": replica_ack, "console": console, "console_actions": console_actions, "log": log,
     }  # fmt: skip
     given = {name: value for name, value in flags.items() if value is not None}
     form = log or os.environ.get(f"{VARIABLES}LOG", "text")
@@ -193,6 +198,7 @@ def _serve(path: str, chosen: Configuration, freed_memory: FreedMemory) -> None:
             "name server": server.name_server,
             "socket": server.unix,
             "metrics": server.metrics,
+            "console": server.console,
         }
         _print_addresses({what: where for what, where in addresses.items() if where is not None}, chosen.log)
         _notify("READY=1")

@@ -25,6 +25,7 @@ from txstore._native import (
     TransactionRow,
     decode_records,
 )
+from txstore.broker.operations import GroupLag, GroupRow, Overview, PendingGroup, ReplicaRow, TopicRow
 from txstore.broker.queries import QueueExtent, QueueRange, TopicDescription
 from txstore.consumer.progress import DeadLetter, GroupDescription, QueueLag
 from txstore.errors import ProtocolError, TxStoreError
@@ -45,10 +46,16 @@ _ENUMS: dict[str, type[enum.Enum]] = {
 _DATACLASSES: tuple[type[Any], ...] = (
     DeadLetter,
     GroupDescription,
+    GroupLag,
+    GroupRow,
+    Overview,
+    PendingGroup,
     PendingTransaction,
     QueueLag,
     QueueRange,
+    ReplicaRow,
     TopicDescription,
+    TopicRow,
     TraceEvent,
     TransactionTrace,
 )

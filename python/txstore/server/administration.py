@@ -10,10 +10,11 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from types import UnionType
-from typing import Any
+from typing import Any, Protocol
 
-from txstore._native import ResponseCode
+from txstore._native import RemotingServer, ResponseCode
 from txstore.broker import EmbeddedBroker
+from txstore.broker.operations import Operations, Overview, ReplicaRow
 from txstore.consumer.progress import DeadLetter, GroupDescription
 from txstore.errors import TxStoreError
 from txstore.message import ConsumeFromWhere, LocalTransactionState
@@ -67,37 +68,85 @@ _CALLS: dict[str, dict[str, Kind]] = {
     "oldest_timestamp": {},
     "flush": {},
     "replication_state": {},
+    "overview": {},
+    "topic_rows": {"topics": list},
+    "group_rows": {"groups": list},
 }
 """The calls, each with the types of its arguments."""
+
+
+class OperatedServer(Protocol):
+    """The part of a `Server` that operators see."""
+
+    @property
+    def broker(self) -> EmbeddedBroker: ...
+    @property
+    def native(self) -> RemotingServer: ...
+    def counters(self) -> dict[str, int]: ...
+    def failure(self) -> TxStoreError | None: ...
+
+
+class CopyOptions(Protocol):
+    """The options of a server that concern copies of its store."""
+
+    @property
+    def replica_of(self) -> str | None: ...
+    @property
+    def replicas_required(self) -> int: ...
 
 
 class Administration:
     """Makes the calls on the broker. `topics`, `offsets` and `clients` take part where clients are affected."""
 
-    def __init__(self, broker: EmbeddedBroker, clients: Clients, topics: Topics, offsets: Offsets) -> None:
-        self._broker = broker
+    def __init__(
+        self, server: OperatedServer, options: CopyOptions, clients: Clients, topics: Topics, offsets: Offsets
+    ) -> None:
+        self._server = server
+        self._options = options
+        self._broker = broker = server.broker
         self._clients = clients
+        self._operations = Operations(broker)
         self._own: dict[str, Callable[..., object]] = {
             "delete_topic": topics.delete_topic,
             "delete_group": topics.delete_group,
             "describe_group": self._describe_group,
             "reset_offsets": offsets.reset_offsets,
             "replication_state": lambda: state_of(broker),
+            "overview": self._overview,
+            "topic_rows": self._operations.topic_rows,
+            "group_rows": self._operations.group_rows,
         }
+
+    def make(self, name: str, **arguments: Any) -> object:
+        """Makes a listed call in this process. Raises what the broker's call raises."""
+        made: Callable[..., object] = self._own.get(name) or getattr(self._broker, name)
+        return made(**arguments)
 
     def call(self, request: Request) -> Reply:
         """Makes a call. An error is answered with its class and its facts, so that the client can raise it."""
         try:
             name = text(request.ext_fields, "call")
-            arguments = _arguments(name, decode(request.body))
-            made: Callable[..., object] = self._own.get(name) or getattr(self._broker, name)
-            answer = encode(made(**arguments))
+            answer = encode(self.make(name, **_arguments(name, decode(request.body))))
         except TxStoreError as error:
             return Reply(Refused.because(error).code, str(error), encode_error(error))
         if len(answer) > _ANSWER_BYTES_MAX:
             remark = f"the answer to {name} has {len(answer):,} bytes, at most {_ANSWER_BYTES_MAX:,} can be sent"
             raise Refused(ResponseCode.INVALID_PARAMETER, f"{remark}\nhint: ask for fewer, with a limit or a filter")
         return Reply(body=answer)
+
+    def _overview(self) -> Overview:
+        """Returns the store at this moment, with what its server knows."""
+        server, counters, failure = self._server, self._server.counters(), self._server.failure()
+        return dataclasses.replace(
+            self._operations.overview(),
+            failure=None if failure is None else f"{type(failure).__name__}: {failure}",
+            connections=counters["connections"],
+            producers=counters["producers"],
+            consumers=counters["consumers"],
+            replica_of=self._options.replica_of,
+            replicas=tuple(ReplicaRow(*row) for row in server.native.replicas()),
+            replicas_required=self._options.replicas_required,
+        )
 
     def _describe_group(self, group: str) -> GroupDescription:
         """Describes a group; its members are those of this process and the connected ones."""

@@ -12,7 +12,6 @@ import ipaddress
 import logging
 import os
 import socket
-import stat
 import threading
 import time
 from collections import Counter
@@ -21,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeVar, Unpack, assert_never
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, assert_never
 
 from txstore._native import (
     ClientAnswer,
@@ -41,12 +40,14 @@ from txstore.broker.local_socket import keep_in_child
 from txstore.broker.opening import open_as
 from txstore.client.options import ConnectConfig
 from txstore.config import BrokerConfig, BrokerOptions
-from txstore.errors import InvalidOptionError, ReadOnlyError, StoreClosedError, StoreIOError, TxStoreError
+from txstore.errors import InvalidOptionError, ReadOnlyError, StoreClosedError, TxStoreError
 from txstore.server.admin_relay import AdminRelay
 from txstore.server.administration import Administration
 from txstore.server.clients import Clients, GroupLimits
+from txstore.server.console import start_console
 from txstore.server.file_handles import connections_within_limit
 from txstore.server.http import HttpServer
+from txstore.server.listening import clear, warn
 from txstore.server.metrics import exporter
 from txstore.server.name_server import Routes
 from txstore.server.offsets import Locks, Offsets
@@ -61,6 +62,9 @@ from txstore.server.retry import Retries
 from txstore.server.secrets import Secrets, TlsFiles, accounts_version, read_accounts
 from txstore.server.topics import Topics
 from txstore.server.validation import check_options
+
+if TYPE_CHECKING:
+    from txstore.console.listener import Console
 
 __all__ = ["ServeOptions", "Server", "ServerConfig", "ServerOptions", "serve"]
 
@@ -97,6 +101,10 @@ class ServerConfig:
     """HOST:PORT at which clients reach the broker, if it differs from `listen` (0.0.0.0, a container)."""
     metrics: str | None = None
     """HOST:PORT for /healthz, /readyz and /metrics over HTTP; port 0 chooses a free one."""
+    console: str | None = None
+    """HOST:PORT of the web console; port 0 chooses a free one."""
+    console_actions: bool = False
+    """Whether the console may change the store: for administrators; without accounts only at a loopback address."""
     io_threads: int = 2
     """Threads for connections."""
     connections_max: int = 10_000
@@ -151,6 +159,8 @@ class ServerOptions(TypedDict, total=False):
     name_server: str | None
     advertise: str | None
     metrics: str | None
+    console: str | None
+    console_actions: bool
     io_threads: int
     connections_max: int
     groups_max: int
@@ -206,16 +216,17 @@ class Server:
         self._monotonic = monotonic
         self._closed = False
         self._metrics: HttpServer | None = None
+        self._console: Console | None = None
         self._lock = threading.Lock()
         check_options(_fields(self._config), listening=local is None)
         secrets = _secrets(self._config)
-        self._secrets_at = secrets.version
+        self._secrets_at, self._accounts = secrets.version, secrets.accounts
         # Before this server listens: one that was started on demand closes its connections, which come here next.
         self._taken = broker.local_socket if local is None else None
         if self._taken is not None:
             local = self._taken.take_over()
         self._native = _listen(broker, self._config, secrets, local)
-        _warn(self._config, secrets)
+        warn(self._config, secrets)
         addresses = list(self._native.addresses)
         self.address: str | None = addresses[0] if self._config.listen is not None else None
         self.name_server: str | None = addresses[-1] if self._config.name_server is not None else None
@@ -238,6 +249,8 @@ class Server:
         try:
             if self._config.metrics is not None:
                 self._metrics = HttpServer(self._config.metrics, failure=self.failure, metrics_text=exporter(self))
+            if self._config.console is not None:
+                self._console = start_console(self._config.console, self._config, self._operate, lambda: self._accounts)
         except BaseException:
             self._close_broker = False  # The caller closes the broker if the server does not start.
             self.close()
@@ -277,6 +290,11 @@ class Server:
     def metrics(self) -> str | None:
         """The address of the metrics, HOST:PORT; None if they are not served."""
         return None if self._metrics is None else self._metrics.address
+
+    @property
+    def console(self) -> str | None:
+        """The address of the web console, as a browser takes it; None if there is none."""
+        return None if self._console is None else self._console.address
 
     @property
     def closed(self) -> bool:
@@ -324,6 +342,8 @@ class Server:
             self._closed = True
         if self._metrics is not None:
             self._metrics.close()
+        if self._console is not None:
+            self._console.close()
         if self.replica is not None:
             self.replica.stop()
         self._native.stop_listening()
@@ -358,7 +378,9 @@ class Server:
         """
         secrets = _secrets(self._config)
         self._native.set_secrets(secrets)
-        self._secrets_at = secrets.version
+        self._secrets_at, self._accounts = secrets.version, secrets.accounts
+        if self._console is not None:
+            self._console.reload()
         _log.info("read the server's files again", extra={"path": self._broker.path})
 
     def _reload_if_changed(self) -> None:
@@ -370,6 +392,7 @@ class Server:
             # Without the TLS files: an invalid one of them must not keep a removed account valid.
             accounts, version = read_accounts(self._config.accounts)
             self._native.set_secrets(Secrets(None, accounts, version))
+            self._accounts = accounts
             _log.info("read the accounts again", extra={"path": self._broker.path})
         except TxStoreError as error:
             _log.error("the accounts were not changed: %s", error, extra={"path": self._broker.path})
@@ -419,6 +442,8 @@ class Server:
         routes, clients, locks, admin_relay = self._routes, self._clients, self._locks, self._admin_relay
         offsets, retries, queries = Offsets(self._broker, clients), Retries(self._broker), Queries(self._broker)
         topics = self._topics
+        administration = Administration(self, self._config, clients, topics, offsets)
+        self._operate: Callable[..., object] = administration.make
         at_once: dict[int, Handler] = {
             RequestCode.QUERY_CONSUMER_OFFSET: offsets.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update,
@@ -466,7 +491,7 @@ class Server:
             RequestCode.QUERY_TOPICS_BY_CONSUMER: topics.topics_of,
             RequestCode.GET_TOPIC_CONFIG: topics.config,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: topics.group,
-            RequestCode.TXSTORE_ADMIN: Administration(self._broker, clients, topics, offsets).call,
+            RequestCode.TXSTORE_ADMIN: administration.call,
         }
         return at_once, slow
 
@@ -620,7 +645,7 @@ def _listen(
     wanted = [address for address in (config.listen, config.name_server) if address is not None]
     unix = None if config.unix is None else Path(config.unix)
     if unix is not None:
-        _clear(unix)
+        clear(unix)
     limits = dataclasses.replace(config, connections_max=connections_within_limit(config.connections_max))
     # The umask protects the socket's file before its mode is set. It applies to the whole process, but directories
     # that the store creates meanwhile have this mode anyway.
@@ -651,41 +676,3 @@ def _fields(config: ServerConfig) -> dict[str, object]:
 def _secrets(config: ServerConfig) -> Secrets:
     tls = TlsFiles.read(config.tls_cert, config.tls_key, config.tls_ca, config.tls, float(config.tls_handshake_timeout))
     return Secrets(tls, *read_accounts(config.accounts))
-
-
-def _warn(config: ServerConfig, secrets: Secrets) -> None:
-    """Logs what other machines may do, for each address that is not on the loopback interface."""
-    for address in (config.listen, config.name_server):
-        if address is None or ipaddress.ip_address(address.rpartition(":")[0].strip("[]")).is_loopback:
-            continue
-        if secrets.accounts is None:
-            what, hint = "every client that reaches it may send and read", "use --accounts FILE"
-        elif secrets.tls is None:
-            what, hint = "others in the network can read and repeat requests", "use --tls-cert FILE and --tls-key FILE"
-        elif not secrets.tls.required:
-            what, hint = (
-                "plain connections are accepted, and others in the network can read and repeat them",
-                "use --tls enforcing",
-            )
-        else:
-            continue
-        _log.warning("listening at %s: %s\nhint: %s", address, what, hint, extra={"listen": address})
-
-
-def _clear(path: Path) -> None:
-    """Removes the socket of a killed server. Raises StoreIOError if a process listens there or it is not a socket."""
-    try:
-        kind = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(kind):
-        raise StoreIOError(f"{path} exists and is not a socket\nhint: use another file for the socket")
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(os.fspath(path))
-        except ConnectionRefusedError:
-            path.unlink()
-            return
-        except OSError as error:
-            raise StoreIOError(f"{path} cannot be used: {error}\nhint: use another file for the socket") from error
-    raise StoreIOError(f"{path} is in use by another process\nhint: stop it, or use another file for the socket")

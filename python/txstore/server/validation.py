@@ -44,7 +44,7 @@ def check_options(options: Mapping[str, object], *, listening: bool = True) -> N
         raise InvalidOptionError("no address to listen at\nhint: pass listen or unix", option="listen")
     for name in ("listen", "name_server"):
         _check_address(name, options[name], numeric=True)
-    for name in ("metrics", "advertise", "replica_of"):
+    for name in ("metrics", "console", "advertise", "replica_of"):
         _check_address(name, options[name], numeric=False)
     if options["advertise"] is None and listen is not None and _is_any(listen):
         raise InvalidOptionError(

@@ -1,0 +1,263 @@
+"""Operations: what operators see of an open store at one look, and in pages.
+
+In:     an open store; names of topics and groups.
+Out:    an `Overview`, and rows of topics and groups.
+Always: reads only. The overview's sums over all queues and groups are kept for some seconds, so that many viewers cost
+        as much as one.
+Not here: what a server knows besides its store (`server/administration`), how it is shown (`console`).
+"""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from heapq import nlargest
+
+from txstore._native import DEAD_LETTER_PREFIX, SCHEDULE_TOPIC, is_system_topic
+from txstore.broker.broker import EmbeddedBroker
+from txstore.broker.delay import LEVEL_SECONDS
+from txstore.errors import TxStoreError
+from txstore.message import dead_letter_topic
+
+__all__ = [
+    "GroupLag",
+    "GroupRow",
+    "Operations",
+    "Overview",
+    "PendingGroup",
+    "ReplicaRow",
+    "TopicRow",
+]
+
+_KEPT_SECONDS = 2.0
+_TOP = 10
+_DISK_NONE = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PendingGroup:
+    """The pending transactions of one producer group in one topic."""
+
+    producer_group: str
+    topic: str
+    count: int
+    oldest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """A consumer group's messages that are not acknowledged, or its dead letters."""
+
+    group: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRow:
+    """A copy of the store, as its server sees it."""
+
+    name: str
+    end: int
+    """The end of its copy, in bytes of the log."""
+    silent_ms: int
+    """Since its last request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A store at one moment."""
+
+    path: str
+    taken: datetime
+    """When the sums over queues and groups were made, in UTC."""
+    read_only: bool
+    failure: str | None
+    """Why the store takes no messages; None if it does."""
+    warnings: tuple[str, ...]
+    """What opening the store reported."""
+    log_first: int
+    log_end: int
+    log_durable: int
+    disk_free: int
+    """Bytes of the store's file system that are free; 0 if the store is not on a disk."""
+    disk_size: int
+    topics: int
+    groups: int
+    sent: int
+    """Messages that were ever stored in the queues of users' topics."""
+    pending: int
+    pending_groups: tuple[PendingGroup, ...]
+    """Those with the oldest pending transactions, oldest first."""
+    lag: int
+    lags: tuple[GroupLag, ...]
+    """The groups with the most messages that are not acknowledged."""
+    dead_letters: int
+    dead: tuple[GroupLag, ...]
+    """The groups with the most dead letters."""
+    delayed: int
+    """Messages that wait for their time."""
+    connections: int | None = None
+    """Of clients; None without a server. So are the next two."""
+    producers: int | None = None
+    consumers: int | None = None
+    replica_of: str | None = None
+    replicas: tuple[ReplicaRow, ...] = ()
+    replicas_required: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """A topic in a list."""
+
+    topic: str
+    queues: int
+    messages: int
+    """Left in its queues."""
+    newest: datetime | None
+    """When its last message was stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A consumer group in a list."""
+
+    group: str
+    topics: int
+    """In how many topics it has an offset."""
+    lag: int
+    dead_letters: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """What takes a walk over all queues and groups."""
+
+    taken: datetime
+    sent: int
+    topics: int
+    lag_of: Mapping[str, tuple[int, int]]
+    """Group → topics in which it has offsets, and lag."""
+    dead: Mapping[str, int]
+    delayed: int
+
+
+class Operations:
+    """Calls of operators on an open store, in addition to the broker's own. Thread-safe."""
+
+    def __init__(
+        self,
+        broker: EmbeddedBroker,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        time_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._broker = broker
+        self._monotonic = monotonic
+        self._time_ms = time_ms
+        self._lock = threading.Lock()
+        self._sums: _Sums | None = None
+        self._sums_at = 0.0
+
+    def overview(self) -> Overview:
+        """Returns the store at this moment; its sums over queues and groups may be two seconds old."""
+        broker, sums = self._broker, self._recent_sums()
+        stat = broker.stat()
+        disk = shutil.disk_usage(broker.path) if broker.path else None
+        pending = broker.store.pending()
+        oldest = nlargest(_TOP, pending, key=lambda row: row[3])
+        return Overview(
+            path=str(broker.path),
+            taken=sums.taken,
+            read_only=broker.read_only,
+            failure=self._failure(),
+            warnings=tuple(broker.open_report.warnings),
+            log_first=stat.min_physical_offset,
+            log_end=stat.max_physical_offset,
+            log_durable=stat.durable_physical_offset,
+            disk_free=_DISK_NONE if disk is None else disk.free,
+            disk_size=_DISK_NONE if disk is None else disk.total,
+            topics=sums.topics,
+            groups=len(sums.lag_of),
+            sent=sums.sent,
+            pending=sum(count for _, _, count, _ in pending),
+            pending_groups=tuple(PendingGroup(group, topic, count, age) for topic, group, count, age in oldest),
+            lag=sum(lag for _, lag in sums.lag_of.values()),
+            lags=_largest({group: lag for group, (_, lag) in sums.lag_of.items() if lag}),
+            dead_letters=sum(sums.dead.values()),
+            dead=_largest(sums.dead),
+            delayed=sums.delayed,
+        )
+
+    def topic_rows(self, topics: Sequence[str]) -> list[TopicRow]:
+        """Returns a row for each topic."""
+        return [self._topic_row(topic) for topic in topics]
+
+    def group_rows(self, groups: Sequence[str]) -> list[GroupRow]:
+        """Returns a row for each group; the lag may be two seconds old. Groups that are gone have empty rows."""
+        sums = self._recent_sums()
+        return [
+            GroupRow(group, *sums.lag_of.get(group, (0, 0)), self._messages(dead_letter_topic(group)))
+            for group in groups
+        ]
+
+    def _topic_row(self, topic: str) -> TopicRow:
+        store = self._broker.store
+        queues = self._broker.read_queues(topic)
+        messages, newest = 0, None
+        for queue_id in queues:
+            first, end = store.queue_range(topic, queue_id)
+            messages += end - first
+            if end > first:
+                last, _ = store.read(topic, queue_id, end - 1, 1)
+                stored = last[0].store_timestamp if last else None
+                newest = stored if newest is None or (stored is not None and stored > newest) else newest
+        return TopicRow(topic, len(queues), messages, newest)
+
+    def _messages(self, topic: str) -> int:
+        ranges = (self._broker.store.queue_range(topic, queue_id) for queue_id in self._broker.read_queues(topic))
+        return sum(end - first for first, end in ranges)
+
+    def _failure(self) -> str | None:
+        if self._broker.read_only:
+            return None
+        try:
+            self._broker.store.check_room()
+        except TxStoreError as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def _recent_sums(self) -> _Sums:
+        with self._lock:
+            now = self._monotonic()
+            if self._sums is None or now - self._sums_at > _KEPT_SECONDS:
+                self._sums = self._sum()
+                self._sums_at = self._monotonic()  # After the walk, which may take long.
+            return self._sums
+
+    def _sum(self) -> _Sums:
+        broker, now_ms = self._broker, self._time_ms()
+        sent = delayed = 0
+        dead: dict[str, int] = {}
+        for topic, queue_id, first, end in broker.store.queues():
+            if topic.startswith(DEAD_LETTER_PREFIX):
+                if end > first:
+                    group = topic.removeprefix(DEAD_LETTER_PREFIX)
+                    dead[group] = dead.get(group, 0) + end - first
+            elif topic == SCHEDULE_TOPIC and queue_id < len(LEVEL_SECONDS):
+                # A level's messages are due in the order in which they were stored.
+                due = broker.store.search_offset(topic, queue_id, now_ms - 1000 * LEVEL_SECONDS[queue_id])
+                delayed += end - max(first, due)
+            elif not is_system_topic(topic):
+                sent += end
+        lag_of = {
+            group: (len({row.topic for row in rows if not is_system_topic(row.topic)}), sum(row.lag for row in rows))
+            for group, rows in broker.lag_by_group().items()
+        }
+        taken = datetime.fromtimestamp(now_ms / 1000, UTC)
+        return _Sums(taken, sent, len(broker.topics()), lag_of, dead, delayed)
+
+
+def _largest(counts: Mapping[str, int]) -> tuple[GroupLag, ...]:
+    return tuple(GroupLag(group, count) for group, count in nlargest(_TOP, counts.items(), key=lambda one: one[1]))

@@ -1,0 +1,99 @@
+"""The page `overview`: whether the store is well, and what needs a look first."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from txstore.broker.operations import Overview
+from txstore.console.page import Asked, Page
+from txstore.console.text import age, counted, number, size
+
+__all__ = ["PAGE"]
+
+_OLD_MS = 10 * 60_000
+_FULL = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """A number, what it means, and where to look further. `level` is `ok`, `warning` or `bad`."""
+
+    name: str
+    value: str
+    note: str
+    to: str | None
+    """None: nothing more is shown."""
+    level: str = ""
+
+
+def _show(asked: Asked) -> Mapping[str, Any]:
+    if not asked.viewer.is_admin:
+        return {"overview": None}
+    overview = asked.operator.overview()
+    return {"overview": overview, "tiles": _tiles(overview)}
+
+
+def _tiles(overview: Overview) -> list[_Tile]:
+    oldest = max((one.oldest_ms for one in overview.pending_groups), default=0)
+    return [
+        _health(overview),
+        _Tile(
+            "Pending transactions",
+            number(overview.pending),
+            f"the oldest for {age(oldest)}" if overview.pending else "none waits",
+            None,
+            "bad" if oldest > _OLD_MS else "ok",
+        ),
+        _Tile(
+            "Consumer lag",
+            number(overview.lag),
+            f"in {counted(overview.groups, 'group')}",
+            "/groups",
+            "warning" if overview.lag > 0 else "ok",
+        ),
+        _Tile(
+            "Dead letters",
+            number(overview.dead_letters),
+            f"in {counted(len(overview.dead), 'group')}" if overview.dead_letters else "none",
+            None,
+            "bad" if overview.dead_letters else "ok",
+        ),
+        _Tile("Delayed messages", number(overview.delayed), "wait for their time", None),
+        _disk(overview),
+        _Tile("Topics", number(overview.topics), f"{counted(overview.sent, 'message')} ever stored", "/topics"),
+        *_clients(overview),
+    ]
+
+
+def _health(overview: Overview) -> _Tile:
+    if overview.failure is not None:
+        return _Tile("Health", "no messages taken", overview.failure.partition("\n")[0], None, "bad")
+    if overview.read_only:
+        return _Tile("Health", "reads only", "another process writes this store", None)
+    return _Tile("Health", "OK", "takes messages", None, "ok")
+
+
+def _disk(overview: Overview) -> _Tile:
+    log = size(overview.log_end - overview.log_first)
+    if not overview.disk_size:
+        return _Tile("Log", log, "in memory", None)
+    used = 1 - overview.disk_free / overview.disk_size
+    note = f"{size(overview.disk_free)} of the disk are free ({used:.0%} used)"
+    return _Tile("Log", log, note, None, "bad" if used > _FULL else "ok")
+
+
+def _clients(overview: Overview) -> list[_Tile]:
+    found = []
+    if overview.connections is not None:
+        note = f"{counted(overview.producers or 0, 'producer')}, {counted(overview.consumers or 0, 'consumer')}"
+        found.append(_Tile("Connections", number(overview.connections), note, "/groups"))
+    if overview.replicas or overview.replicas_required > 1:
+        slowest = max((overview.log_end - one.end for one in overview.replicas), default=0)
+        missing = len(overview.replicas) + 1 < overview.replicas_required
+        note = f"{overview.replicas_required} copies are required; the slowest is {size(slowest)} short of the end"
+        level = "bad" if missing else "warning" if slowest > 0 else "ok"
+        found.append(_Tile("Replicas", number(len(overview.replicas)), note, "/#replicas", level))
+    return found
+
+
+PAGE: Page = Page("/", "Overview", "overview.html", _show)

@@ -1,0 +1,68 @@
+"""Listening: makes way for a server's Unix socket, and warns about addresses that others reach.
+
+In:     the options of a server, its secrets.
+Out:    a path at which a socket can be bound; lines in the log.
+Always: never removes a file that is not a socket, nor one at which a process listens.
+"""
+
+import ipaddress
+import logging
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Protocol
+
+from txstore.errors import StoreIOError
+from txstore.server.secrets import Secrets
+
+__all__ = ["Addresses", "clear", "warn"]
+
+_log = logging.getLogger("txstore.remoting")
+
+
+class Addresses(Protocol):
+    """The addresses in a `ServerConfig`."""
+
+    @property
+    def listen(self) -> str | None: ...
+    @property
+    def name_server(self) -> str | None: ...
+
+
+def warn(config: Addresses, secrets: Secrets) -> None:
+    """Logs what other machines may do, for each address that is not on the loopback interface."""
+    for address in (config.listen, config.name_server):
+        if address is None or ipaddress.ip_address(address.rpartition(":")[0].strip("[]")).is_loopback:
+            continue
+        if secrets.accounts is None:
+            what, hint = "every client that reaches it may send and read", "use --accounts FILE"
+        elif secrets.tls is None:
+            what, hint = "others in the network can read and repeat requests", "use --tls-cert FILE and --tls-key FILE"
+        elif not secrets.tls.required:
+            what, hint = (
+                "plain connections are accepted, and others in the network can read and repeat them",
+                "use --tls enforcing",
+            )
+        else:
+            continue
+        _log.warning("listening at %s: %s\nhint: %s", address, what, hint, extra={"listen": address})
+
+
+def clear(path: Path) -> None:
+    """Removes the socket of a killed server. Raises StoreIOError if a process listens there or it is not a socket."""
+    try:
+        kind = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(kind):
+        raise StoreIOError(f"{path} exists and is not a socket\nhint: use another file for the socket")
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+        except OSError as error:
+            raise StoreIOError(f"{path} cannot be used: {error}\nhint: use another file for the socket") from error
+    raise StoreIOError(f"{path} is in use by another process\nhint: stop it, or use another file for the socket")
