@@ -114,8 +114,8 @@ class Browser:
         return self._ask("POST", path, urlencode(fields), headers, follow=follow)
 
     def submit(self, page: Shown, fields: Mapping[str, str], *, follow: bool = True) -> Shown:
-        """Sends the page's form that is posted, with some of its fields filled in."""
-        form = next(form for form in page.forms if form.method == "post")
+        """Sends the page's last form that is posted (the first may be the logout), with some fields filled in."""
+        form = [form for form in page.forms if form.method == "post"][-1]
         return self.post(form.action, {**form.fields, **fields}, follow=follow)
 
     def _ask(self, method: str, path: str, body: str | None, headers: Mapping[str, str], *, follow: bool) -> Shown:

@@ -639,6 +639,10 @@ class EmbeddedBroker(ConsumerGroups, Lookups):
         """Sends no check for a while, in which producers of other processes say what still runs there."""
         self._checks_from = self._monotonic() + seconds
 
+    def _check_soon(self, half_queue_offset: int) -> None:
+        self._rounds.ask(half_queue_offset)
+        self._parts.housekeeping.wake("checks")
+
     def _check_round(self) -> float | None:
         left = self._checks_from - self._monotonic()
         return left if left > 0 else self._rounds.round()

@@ -7,6 +7,7 @@ Always: reads only. The overview's sums over all queues and groups are kept for 
 Not here: what a server knows besides its store (`server/administration`), how it is shown (`console`).
 """
 
+import dataclasses
 import shutil
 import threading
 import time
@@ -15,15 +16,24 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from heapq import nlargest
 
-from txstore._native import DEAD_LETTER_PREFIX, SCHEDULE_TOPIC, is_system_topic
+from txstore._native import DEAD_LETTER_PREFIX, SCHEDULE_TOPIC, StoreStat, is_system_topic
 from txstore.broker.broker import EmbeddedBroker
 from txstore.broker.delay import LEVEL_SECONDS
-from txstore.errors import TxStoreError
-from txstore.message import dead_letter_topic
+from txstore.broker.lists import Lists
+from txstore.errors import (
+    AlreadyEndedError,
+    MessageNotFoundError,
+    OffsetTooOldError,
+    ReadOnlyError,
+    TransactionNotFoundError,
+    TxStoreError,
+)
+from txstore.message import TransactionState, dead_letter_topic
 
 __all__ = [
     "GroupLag",
     "GroupRow",
+    "MemberRow",
     "Operations",
     "Overview",
     "PendingGroup",
@@ -33,6 +43,9 @@ __all__ = [
 
 _KEPT_SECONDS = 2.0
 _TOP = 10
+_OLDEST_MAX = 2_000
+_STATISTICS = tuple(name for name in vars(StoreStat) if not name.startswith("_"))
+_OPENING = ("clean", "scanned_from", "scanned_bytes", "truncated_bytes", "healed_ops", "duration")
 _DISK_NONE = 0
 
 
@@ -88,8 +101,12 @@ class Overview:
     sent: int
     """Messages that were ever stored in the queues of users' topics."""
     pending: int
+    oldest_pending_ms: int
+    """Age of the oldest pending transaction; 0 if none is pending."""
+    pending_examined: int
+    """How many of the oldest pending transactions `pending_groups` counts."""
     pending_groups: tuple[PendingGroup, ...]
-    """Those with the oldest pending transactions, oldest first."""
+    """Those of the oldest pending transactions, oldest first."""
     lag: int
     lags: tuple[GroupLag, ...]
     """The groups with the most messages that are not acknowledged."""
@@ -131,6 +148,19 @@ class GroupRow:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberRow:
+    """A connected consumer of a group."""
+
+    client_id: str
+    address: str
+    language: str
+    silent_ms: int
+    """Since its last heartbeat."""
+    topics: tuple[str, ...]
+    """What it subscribes to, sorted."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Sums:
     """What takes a walk over all queues and groups."""
 
@@ -143,7 +173,7 @@ class _Sums:
     delayed: int
 
 
-class Operations:
+class Operations(Lists):
     """Calls of operators on an open store, in addition to the broker's own. Thread-safe."""
 
     def __init__(
@@ -153,9 +183,8 @@ class Operations:
         monotonic: Callable[[], float] = time.monotonic,
         time_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        self._broker = broker
+        super().__init__(broker, time_ms)
         self._monotonic = monotonic
-        self._time_ms = time_ms
         self._lock = threading.Lock()
         self._sums: _Sums | None = None
         self._sums_at = 0.0
@@ -165,8 +194,7 @@ class Operations:
         broker, sums = self._broker, self._recent_sums()
         stat = broker.stat()
         disk = shutil.disk_usage(broker.path) if broker.path else None
-        pending = broker.store.pending()
-        oldest = nlargest(_TOP, pending, key=lambda row: row[3])
+        oldest_ms, examined, groups = self._oldest()
         return Overview(
             path=str(broker.path),
             taken=sums.taken,
@@ -181,14 +209,53 @@ class Operations:
             topics=sums.topics,
             groups=len(sums.lag_of),
             sent=sums.sent,
-            pending=sum(count for _, _, count, _ in pending),
-            pending_groups=tuple(PendingGroup(group, topic, count, age) for topic, group, count, age in oldest),
+            pending=stat.pending_transactions,
+            oldest_pending_ms=oldest_ms,
+            pending_examined=examined,
+            pending_groups=groups,
             lag=sum(lag for _, lag in sums.lag_of.values()),
             lags=_largest({group: lag for group, (_, lag) in sums.lag_of.items() if lag}),
             dead_letters=sum(sums.dead.values()),
             dead=_largest(sums.dead),
             delayed=sums.delayed,
         )
+
+    def ask(self, transaction_id: str) -> bool:
+        """Has a pending transaction checked soon, although it is not due. Returns whether its group has a producer.
+
+        The check counts as any other. Raises TransactionNotFoundError, AlreadyEndedError, ReadOnlyError.
+        """
+        broker = self._broker
+        if broker.read_only:
+            raise ReadOnlyError("a check needs the process that writes the store")
+        row = broker.store.transaction(transaction_id)
+        if row.state is not TransactionState.PENDING:
+            raise AlreadyEndedError(f"transaction {transaction_id} is {row.state}", outcome=row.state.value)
+        broker._check_soon(row.halves[-1][0])
+        return bool(broker._producers.of_group(row.producer_group or ""))
+
+    def settings(self) -> dict[str, dict[str, str]]:
+        """Returns names and values, as text: settings of the store, facts of its files, what opening it found."""
+        broker = self._broker
+        config = {field.name: str(getattr(broker.config, field.name)) for field in dataclasses.fields(broker.config)}
+        facts = {name: f"{getattr(broker.stat(), name):,}" for name in _STATISTICS}
+        report = {name: str(getattr(broker.open_report, name)) for name in _OPENING}
+        return {"store": config, "files": facts, "opening": report}
+
+    def _oldest(self) -> tuple[int, int, tuple[PendingGroup, ...]]:
+        """Returns the age of the oldest pending transaction, and the groups and topics of the oldest ones."""
+        store, rows = self._broker.store, dict[tuple[str, str], tuple[int, int]]()
+        waiting = store.halves_waiting(-1, _OLDEST_MAX)
+        for one in waiting:
+            try:
+                key = one.producer_group, store.half(one.half_queue_offset).real_topic
+            except (TransactionNotFoundError, MessageNotFoundError, OffsetTooOldError):
+                continue  # It has ended meanwhile.
+            count, oldest_ms = rows.get(key, (0, 0))
+            rows[key] = count + 1, max(oldest_ms, one.stored_age_ms)
+        largest = nlargest(_TOP, rows.items(), key=lambda row: row[1][1])
+        oldest_ms = max((one.stored_age_ms for one in waiting), default=0)
+        return oldest_ms, len(waiting), tuple(PendingGroup(*key, *numbers) for key, numbers in largest)
 
     def topic_rows(self, topics: Sequence[str]) -> list[TopicRow]:
         """Returns a row for each topic."""

@@ -34,14 +34,14 @@ def _show(asked: Asked) -> Mapping[str, Any]:
 
 
 def _tiles(overview: Overview) -> list[_Tile]:
-    oldest = max((one.oldest_ms for one in overview.pending_groups), default=0)
+    oldest = overview.oldest_pending_ms
     return [
         _health(overview),
         _Tile(
             "Pending transactions",
             number(overview.pending),
             f"the oldest for {age(oldest)}" if overview.pending else "none waits",
-            None,
+            "/transactions",
             "bad" if oldest > _OLD_MS else "ok",
         ),
         _Tile(
@@ -55,10 +55,10 @@ def _tiles(overview: Overview) -> list[_Tile]:
             "Dead letters",
             number(overview.dead_letters),
             f"in {counted(len(overview.dead), 'group')}" if overview.dead_letters else "none",
-            None,
+            "/dead-letters",
             "bad" if overview.dead_letters else "ok",
         ),
-        _Tile("Delayed messages", number(overview.delayed), "wait for their time", None),
+        _Tile("Delayed messages", number(overview.delayed), "wait for their time", "/delayed"),
         _disk(overview),
         _Tile("Topics", number(overview.topics), f"{counted(overview.sent, 'message')} ever stored", "/topics"),
         *_clients(overview),
@@ -67,19 +67,19 @@ def _tiles(overview: Overview) -> list[_Tile]:
 
 def _health(overview: Overview) -> _Tile:
     if overview.failure is not None:
-        return _Tile("Health", "no messages taken", overview.failure.partition("\n")[0], None, "bad")
+        return _Tile("Health", "no messages taken", overview.failure.partition("\n")[0], "/settings", "bad")
     if overview.read_only:
-        return _Tile("Health", "reads only", "another process writes this store", None)
-    return _Tile("Health", "OK", "takes messages", None, "ok")
+        return _Tile("Health", "reads only", "another process writes this store", "/settings")
+    return _Tile("Health", "OK", "takes messages", "/settings", "ok")
 
 
 def _disk(overview: Overview) -> _Tile:
     log = size(overview.log_end - overview.log_first)
     if not overview.disk_size:
-        return _Tile("Log", log, "in memory", None)
+        return _Tile("Log", log, "in memory", "/settings")
     used = 1 - overview.disk_free / overview.disk_size
     note = f"{size(overview.disk_free)} of the disk are free ({used:.0%} used)"
-    return _Tile("Log", log, note, None, "bad" if used > _FULL else "ok")
+    return _Tile("Log", log, note, "/settings", "bad" if used > _FULL else "ok")
 
 
 def _clients(overview: Overview) -> list[_Tile]:

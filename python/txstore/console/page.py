@@ -95,6 +95,8 @@ class Action:
     question: Callable[[Asked], str]
     """What is asked before; says what will happen."""
     do: Callable[[Asked], Done]
+    optional: tuple[str, ...] = ()
+    """Those of `fields` that may be missing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,20 @@
 """Pages: the table of all pages and actions."""
 
-from txstore.console import groups, overview, topics
+from txstore.console import dead_letters, groups, messages, overview, store, topics, transactions
 from txstore.console.page import Action, Page
 
 __all__ = ["ACTIONS", "NAVIGATION", "PAGES"]
 
-NAVIGATION: tuple[Page, ...] = (overview.PAGE, topics.LIST, groups.LIST)
+NAVIGATION: tuple[Page, ...] = (
+    overview.PAGE,
+    transactions.LIST,
+    topics.LIST,
+    messages.LIST,
+    groups.LIST,
+    dead_letters.LIST,
+    store.DELAYED,
+    store.SETTINGS,
+)
 """The pages of the menu, in its order."""
-PAGES: tuple[Page, ...] = (*NAVIGATION, topics.PAGE, groups.PAGE)
-ACTIONS: tuple[Action, ...] = ()
+PAGES: tuple[Page, ...] = (*NAVIGATION, transactions.PAGE, topics.PAGE, messages.PAGE, groups.PAGE)
+ACTIONS: tuple[Action, ...] = (*transactions.ACTIONS, *groups.ACTIONS, *dead_letters.ACTIONS)

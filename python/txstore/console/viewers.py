@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from txstore._native import DEAD_LETTER_PREFIX, RETRY_PREFIX
+
 __all__ = ["AccountFacts", "Viewer", "Viewers"]
 
 _SESSIONS_MAX = 1_000
@@ -74,6 +76,9 @@ class Viewer:
         """Tells whether the messages of a topic are shown."""
         if self.account is None or self.account.admin:
             return self.is_known
+        for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
+            if topic.startswith(prefix):
+                return self.may_read_group(topic.removeprefix(prefix))
         return bool(self.account.topics.get(topic, self.account.default_topic) & _READ)
 
     def may_read_group(self, group: str) -> bool:

@@ -187,8 +187,12 @@ class _Web:
 
     def _confirm(self, action: Action, asked: Asked) -> Response:
         self._must_act(asked.viewer)
-        context = {"action": action, "fields": {name: asked.need(name) for name in action.fields}}
-        context["said"] = action.question(asked)
+        fields = {
+            name: found
+            for name in action.fields
+            if (found := asked.get(name) if name in action.optional else asked.need(name)) is not None
+        }
+        context = {"action": action, "fields": fields, "said": action.question(asked)}
         return HTMLResponse(self._rendered("confirm.html", asked.viewer, asked=asked, here=action.path, **context))
 
     def _act(self, action: Action, asked: Asked) -> Response:

@@ -25,7 +25,8 @@ from txstore._native import (
     TransactionRow,
     decode_records,
 )
-from txstore.broker.operations import GroupLag, GroupRow, Overview, PendingGroup, ReplicaRow, TopicRow
+from txstore.broker.lists import DelayedLevel, DelayedRow, DiscardedRow, LetterPage, PendingPage
+from txstore.broker.operations import GroupLag, GroupRow, MemberRow, Overview, PendingGroup, ReplicaRow, TopicRow
 from txstore.broker.queries import QueueExtent, QueueRange, TopicDescription
 from txstore.consumer.progress import DeadLetter, GroupDescription, QueueLag
 from txstore.errors import ProtocolError, TxStoreError
@@ -45,11 +46,17 @@ _ENUMS: dict[str, type[enum.Enum]] = {
 }
 _DATACLASSES: tuple[type[Any], ...] = (
     DeadLetter,
+    DelayedLevel,
+    DelayedRow,
+    DiscardedRow,
     GroupDescription,
     GroupLag,
     GroupRow,
+    LetterPage,
+    MemberRow,
     Overview,
     PendingGroup,
+    PendingPage,
     PendingTransaction,
     QueueLag,
     QueueRange,

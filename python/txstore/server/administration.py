@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from types import UnionType
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from txstore._native import RemotingServer, ResponseCode
 from txstore.broker import EmbeddedBroker
@@ -71,6 +71,23 @@ _CALLS: dict[str, dict[str, Kind]] = {
     "overview": {},
     "topic_rows": {"topics": list},
     "group_rows": {"groups": list},
+    "pending_page": {
+        "group": _TEXT,
+        "topic": _TEXT,
+        "id_prefix": _TEXT,
+        "older_than": timedelta | None,
+        "after": int,
+        "limit": int,
+    },
+    "transactions_by_key": {"key": str},
+    "transaction_message": {"transaction_id": str},
+    "discarded_page": {"start": int, "limit": int},
+    "dead_groups": {},
+    "dead_letter_page": {"group": str, "start": int, "limit": int},
+    "delayed_levels": {"limit": int},
+    "ask": {"transaction_id": str},
+    "settings": {},
+    "group_members": {"group": str},
 }
 """The calls, each with the types of its arguments."""
 
@@ -86,8 +103,10 @@ class OperatedServer(Protocol):
     def failure(self) -> TxStoreError | None: ...
 
 
-class CopyOptions(Protocol):
-    """The options of a server that concern copies of its store."""
+class ShownOptions(Protocol):
+    """The options of a server, which are shown, and those that concern copies of its store."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def replica_of(self) -> str | None: ...
@@ -99,7 +118,7 @@ class Administration:
     """Makes the calls on the broker. `topics`, `offsets` and `clients` take part where clients are affected."""
 
     def __init__(
-        self, server: OperatedServer, options: CopyOptions, clients: Clients, topics: Topics, offsets: Offsets
+        self, server: OperatedServer, options: ShownOptions, clients: Clients, topics: Topics, offsets: Offsets
     ) -> None:
         self._server = server
         self._options = options
@@ -113,14 +132,14 @@ class Administration:
             "reset_offsets": offsets.reset_offsets,
             "replication_state": lambda: state_of(broker),
             "overview": self._overview,
-            "topic_rows": self._operations.topic_rows,
-            "group_rows": self._operations.group_rows,
+            "settings": self._settings,
+            "group_members": self._clients.facts_of,
         }
 
     def make(self, name: str, **arguments: Any) -> object:
         """Makes a listed call in this process. Raises what the broker's call raises."""
-        made: Callable[..., object] = self._own.get(name) or getattr(self._broker, name)
-        return made(**arguments)
+        made: Callable[..., object] | None = self._own.get(name) or getattr(self._operations, name, None)
+        return (made or getattr(self._broker, name))(**arguments)
 
     def call(self, request: Request) -> Reply:
         """Makes a call. An error is answered with its class and its facts, so that the client can raise it."""
@@ -147,6 +166,11 @@ class Administration:
             replicas=tuple(ReplicaRow(*row) for row in server.native.replicas()),
             replicas_required=self._options.replicas_required,
         )
+
+    def _settings(self) -> dict[str, dict[str, str]]:
+        """Returns the settings of the store, and those of its server."""
+        options = {name: str(getattr(self._options, name)) for name in self._options.__dataclass_fields__}
+        return self._operations.settings() | {"server": options}
 
     def _describe_group(self, group: str) -> GroupDescription:
         """Describes a group; its members are those of this process and the connected ones."""

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from txstore._native import NewProducer, RequestCode, ResponseCode, is_system_topic, validate_group, validate_topic
 from txstore.broker import EmbeddedBroker
+from txstore.broker.operations import MemberRow
 from txstore.errors import InvalidNameError, InvalidOptionError
 from txstore.listener import Checker, parse_tags
 from txstore.message import HalfMessage, LocalTransactionState, TransactionMessage
@@ -298,6 +299,23 @@ class Clients:
         with self._lock:
             known = self._groups.get(group)
             return [] if known is None else [(one.client_id, one.connection) for one in known.members.values()]
+
+    def facts_of(self, group: str) -> list[MemberRow]:
+        """Returns a group's consumers with what operators want to know of them."""
+        now = self._monotonic()
+        with self._lock:
+            known = self._groups.get(group)
+            members = [] if known is None else list(known.members.values())
+        return [
+            MemberRow(
+                one.client_id,
+                one.address,
+                one.language,
+                max(0, int((now - one.heard) * 1000)),
+                tuple(sorted(one.subscriptions)),
+            )
+            for one in members
+        ]
 
     def readers(self, topic: str) -> list[str]:
         """Returns the groups with connected consumers of a topic."""

@@ -67,6 +67,10 @@ class Planner:
         self._pool = pool
         self._rules = rules
 
+    def is_asking(self, half_queue_offset: int) -> bool:
+        """Tells whether a check of the transaction is in progress."""
+        return self._pool.has(half_queue_offset)
+
     def common(self, due: DueHalves) -> Decision | None:
         """Returns the decision that holds for all transactions that share these facts, or None."""
         youngest = due.youngest

@@ -63,14 +63,23 @@ class CheckRounds:
         self._refused = 0
         self._without_producer: set[str] = set()
         self._registered: deque[str] = deque()
+        self._asked: deque[int] = deque()
 
     def producer_registered(self, group: str) -> None:
         """Makes transactions that waited for a producer of `group` due at the next round. Thread-safe."""
         self._registered.append(group)
 
+    def ask(self, half_queue_offset: int) -> None:
+        """Has a pending transaction checked at the next round, although it is not due. Thread-safe.
+
+        The check counts as any other. Without a live producer of its group it has no effect.
+        """
+        self._asked.append(half_queue_offset)
+
     def round(self) -> float | None:
         """Handles all due transactions; returns seconds until more are due (0: now), None if none is pending."""
         self._wake_groups_with_producer()
+        self._ask_by_hand()
         for _ in range(_ROUND_HALVES_MAX // _BATCH):
             due = self._store.halves_due(_BATCH)
             for group in due:
@@ -135,6 +144,14 @@ class CheckRounds:
             why,
             extra=fields,
         )
+
+    def _ask_by_hand(self) -> None:
+        while self._asked:
+            wanted = self._asked.popleft()
+            for waiting in self._store.halves_waiting(wanted - 1, 1):
+                if waiting.half_queue_offset == wanted and not waiting.running and not self.planner.is_asking(wanted):
+                    next_ms = self._rules.interval_after_ms(waiting.checks + 1)
+                    self._handle(waiting, Decision(Action.ASK, next_ms, "asked by hand"))
 
     def _wake_groups_with_producer(self) -> None:
         """Makes transactions due whose group had no producer and has one now."""

@@ -6,6 +6,7 @@ Always: ending twice the same way succeeds.
 Not here: how a transaction is explained (`trace`), when a check is due (`decision`).
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import NamedTuple
@@ -36,6 +37,15 @@ class Outlook(NamedTuple):
 
     in_ms: int
     why: str
+
+
+class _Wanted(NamedTuple):
+    """Filters of pending transactions; None lets all pass."""
+
+    group: str | None
+    topic: str | None
+    id_prefix: str | None
+    older_than: timedelta | None
 
 
 class Transactions:
@@ -135,22 +145,51 @@ class Transactions:
         limit: int | None = None,
     ) -> list[PendingTransaction]:
         """Returns pending transactions, oldest first, at most `limit`."""
+        wanted = _Wanted(group, topic, id_prefix, older_than)
+        matching = (one for waiting in self.waiting() if (one := self._matching(waiting, wanted)) is not None)
+        return list(itertools.islice(matching, limit))
+
+    def page(
+        self,
+        *,
+        group: str | None,
+        topic: str | None,
+        id_prefix: str | None,
+        older_than: timedelta | None,
+        after: int,
+        limit: int,
+        examine_max: int,
+    ) -> tuple[list[PendingTransaction], int, int | None]:
+        """Returns pending transactions with a half queue offset above `after`, how many were compared with the filters
+        (at most `examine_max`), and where to continue: None at the end."""
+        wanted = _Wanted(group, topic, id_prefix, older_than)
         found: list[PendingTransaction] = []
-        for waiting in self.waiting():
-            if limit is not None and len(found) >= limit:
-                break
-            if group is not None and waiting.producer_group != group:
-                continue
-            if older_than is not None and waiting.stored_age_ms < older_than / timedelta(milliseconds=1):
-                continue
-            try:
-                stored = self._store.half(waiting.half_queue_offset)
-            except (TransactionNotFoundError, MessageNotFoundError, OffsetTooOldError):
-                continue  # It ended in the meantime, and retention removed it.
-            named = id_prefix is None or (HalfMessage(stored).transaction_id or "").startswith(id_prefix)
-            if named and (topic is None or stored.real_topic == topic):
-                found.append(self._describe(waiting, stored))
-        return found
+        examined = 0
+        while examined < examine_max:
+            batch = self._store.halves_waiting(after, min(_PAGE, examine_max - examined))
+            if not batch:
+                return found, examined, None
+            for waiting in batch:
+                if len(found) == limit:
+                    return found, examined, after
+                examined, after = examined + 1, waiting.half_queue_offset
+                if (one := self._matching(waiting, wanted)) is not None:
+                    found.append(one)
+        return found, examined, after
+
+    def _matching(self, waiting: WaitingHalf, wanted: "_Wanted") -> PendingTransaction | None:
+        """Returns the transaction if the filters let it pass."""
+        if wanted.group is not None and waiting.producer_group != wanted.group:
+            return None
+        if wanted.older_than is not None and waiting.stored_age_ms < wanted.older_than / timedelta(milliseconds=1):
+            return None
+        try:
+            stored = self._store.half(waiting.half_queue_offset)
+        except (TransactionNotFoundError, MessageNotFoundError, OffsetTooOldError):
+            return None  # It ended in the meantime, and retention removed it.
+        prefix = wanted.id_prefix
+        named = prefix is None or (HalfMessage(stored).transaction_id or "").startswith(prefix)
+        return self._describe(waiting, stored) if named and wanted.topic in (None, stored.real_topic) else None
 
     def is_pending(self, topic: str) -> bool:
         """Tells whether a transaction of a topic is pending."""
