@@ -43,7 +43,7 @@ test: lint ## what must hold on every change: lint, then the tests in Rust and i
 	$(call step,pytest,TXSTORE_WHEEL=$$(echo target/wheels/*.whl) $(BIN)/python -m pytest $(SIDE_BY_SIDE))
 
 peer: $(NATIVE) ## a real RocketMQ and all its clients; both continue each other's stores, 40 each way (needs Java 17, Maven, Go)
-	$(call step,clients,TXSTORE_REMOTE_SECONDS=$${TXSTORE_REMOTE_SECONDS:-20} $(BIN)/python -m pytest tests/remoting tests/remoting_client --tier test$(comma)peer)
+	$(call step,clients,TXSTORE_REMOTE_SECONDS=$${TXSTORE_REMOTE_SECONDS:-20} $(BIN)/python -m pytest tests/remoting tests/remoting_client tests/grpc_clients --tier test$(comma)peer)
 	$(call step,stores,TXSTORE_PEER_STORES=$${TXSTORE_PEER_STORES:-40} TXSTORE_PEER_TURNS=$${TXSTORE_PEER_TURNS:-11} $(BIN)/python -m pytest tests/peer --tier peer)
 
 # PYTHONS: interpreters, by default those that are supported and on the path. SPARKS: versions of pyspark.
@@ -128,7 +128,7 @@ build: $(DEPS) ## a wheel in dist/
 
 lock: ## rewrites requirements-dev.lock and requirements-bench.lock with today's versions
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
-	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark pytest-xdist hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pymysql asyncmy 'django<6' flask alembic pyspark pyarrow 'pandas<3' polars duckdb typer rich pyte fastapi pydantic uvicorn gunicorn prometheus-client trustme promql-parser grafana-foundation-sdk jinja2 starlette playwright axe-playwright-python
+	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark pytest-xdist hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pymysql asyncmy 'django<6' flask alembic pyspark pyarrow 'pandas<3' polars duckdb typer rich pyte fastapi pydantic uvicorn gunicorn prometheus-client rocketmq-python-client trustme promql-parser grafana-foundation-sdk jinja2 starlette playwright axe-playwright-python
 	@{ head -n 1 requirements-dev.lock; .venv-lock/bin/python -m pip freeze; } > requirements-dev.lock.new
 	@mv requirements-dev.lock.new requirements-dev.lock
 	@.venv-lock/bin/python -m pip install --quiet lmdb rocksdict matplotlib faststream-outbox

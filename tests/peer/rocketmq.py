@@ -111,7 +111,7 @@ class Home:
         return Peer(self, machine)
 
 
-def _made(name: str, sources: Sequence[Path], make: Callable[[Path], None]) -> Path:
+def made(name: str, sources: Sequence[Path], make: Callable[[Path], None]) -> Path:
     """A directory named by its sources; built under another name and renamed, so that it is complete or absent."""
     digest = sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     wanted = BUILT / f"{name}-{digest}"
@@ -165,7 +165,7 @@ def _bring_packages(maven: str | None, project: Path) -> Path:
         except NoPeerError:
             _run(command, "Maven")
 
-    return _made("lib", [pom], make)
+    return made("lib", [pom], make)
 
 
 def _compile(javac: str, packages: Path, project: Path) -> Path:
@@ -175,7 +175,7 @@ def _compile(javac: str, packages: Path, project: Path) -> Path:
         options = ["--release", "17", "-d", str(target), "-classpath", str(packages / "*")]
         _run([javac, *options, *map(str, sources)], "javac")
 
-    return _made("classes", [*sources, project / "pom.xml"], make)
+    return made("classes", [*sources, project / "pom.xml"], make)
 
 
 class Peer:

@@ -6,13 +6,16 @@ import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
+import java.util.Map;
 import java.util.TreeMap;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.namesrv.NamesrvConfig;
 import org.apache.rocketmq.namesrv.NamesrvController;
 import org.apache.rocketmq.remoting.netty.NettyClientConfig;
 import org.apache.rocketmq.remoting.netty.NettyServerConfig;
+import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
@@ -54,7 +57,7 @@ final class Broker implements Peer.Handled {
             }
             broker.start();
             Broker started = new Broker(names, broker, namesAddress);
-            started.registerUntilKnown();
+            started.registerUntilKnown(brokerConfig.getBrokerName());
             return started;
         } catch (Throwable problem) {
             shutDown(broker, names);
@@ -87,9 +90,9 @@ final class Broker implements Peer.Handled {
     }
 
     /** The first registration may find no name server yet, and the next would come only after ten seconds. */
-    private void registerUntilKnown() throws InterruptedException {
+    private void registerUntilKnown(String topic) throws InterruptedException {
         long deadline = System.currentTimeMillis() + ROUTE_TIMEOUT_MS;
-        while (names.getRouteInfoManager().pickupTopicRouteData("TBW102") == null) {
+        while (names.getRouteInfoManager().pickupTopicRouteData(topic) == null) {
             check(System.currentTimeMillis() < deadline, "the broker's route is not known");
             broker.registerBrokerAll(true, false, true);
             Thread.sleep(20);
@@ -115,6 +118,26 @@ final class Broker implements Peer.Handled {
             .fluentPut("offsets", new TreeMap<>(broker.getConsumerOffsetManager().getOffsetTable()))
             .fluentPut("max_physical_offset", store.getMaxPhyOffset())
             .fluentPut("undispatched_bytes", store.dispatchBehindBytes());
+    }
+
+    /** Makes a topic of a message type: NORMAL, FIFO, DELAY, TRANSACTION or MIXED. */
+    Object topic(JSONObject arguments) throws InterruptedException {
+        int queues = arguments.getIntValue("queues");
+        TopicConfig config = new TopicConfig(arguments.getString("topic"), queues, queues);
+        config.setAttributes(Map.of("+message.type", arguments.getString("type")));
+        broker.getTopicConfigManager().updateTopicConfig(config);
+        registerUntilKnown(config.getTopicName());
+        return null;
+    }
+
+    /** Makes a consumer group; `fifo`: its messages are handed out in order. */
+    Object group(JSONObject arguments) {
+        SubscriptionGroupConfig config = new SubscriptionGroupConfig();
+        config.setGroupName(arguments.getString("group"));
+        config.setConsumeMessageOrderly(arguments.getBooleanValue("fifo"));
+        config.setRetryMaxTimes(arguments.getIntValue("retries"));
+        broker.getSubscriptionGroupManager().updateSubscriptionGroupConfig(config);
+        return null;
     }
 
     /** For what goes on within the process. */

@@ -43,7 +43,11 @@ public final class Peer {
         commands.put("dump", StoreDump::of);
         commands.put("broker.start", arguments -> hold(Broker.start(arguments)));
         commands.put("broker.stop", arguments -> release(arguments, Broker.class).stop());
+        commands.put("broker.topic", arguments -> held(arguments, Broker.class).topic(arguments));
+        commands.put("broker.group", arguments -> held(arguments, Broker.class).group(arguments));
         commands.put("broker.status", arguments -> held(arguments, Broker.class).status());
+        commands.put("proxy.start", arguments -> hold(Proxy.start(controller(arguments), arguments)));
+        commands.put("proxy.stop", arguments -> release(arguments, Proxy.class).stop());
         commands.put("producer.start", arguments -> hold(Producer.start(arguments)));
         commands.put("producer.send", arguments -> held(arguments, Producer.class).send(arguments));
         commands.put("producer.batch", arguments -> held(arguments, Producer.class).batch(arguments));

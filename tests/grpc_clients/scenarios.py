@@ -1,0 +1,384 @@
+"""What each client is asked to do: the same on every server.
+
+In:     a scene.
+Out:    what was seen, without ids and times, so that two servers can be compared; or ProgramError with the code of
+        a refusal.
+Always: a scenario checks what every server must do by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.grpc_clients.scenes import Facts, Scene, bodies_of
+from tests.waiting import eventually
+
+__all__ = ["SCENARIOS", "Scenario"]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`refused`: the code that every server must answer. `accounts`: on a server with accounts."""
+
+    name: str
+    feature: str
+    run: Callable[[Scene], Facts]
+    refused: int | None = None
+    accounts: bool = False
+
+
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(
+    feature: str, *, refused: int | None = None, accounts: bool = False
+) -> Callable[[Callable[[Scene], Facts]], Callable[[Scene], Facts]]:
+    def add(run: Callable[[Scene], Facts]) -> Callable[[Scene], Facts]:
+        SCENARIOS[run.__name__] = Scenario(run.__name__, feature, run, refused, accounts)
+        return run
+
+    return add
+
+
+# Producers ------------------------------------------------------------------------------------------------------------
+
+
+@scenario("send; tag, keys and properties arrive")
+def send(scene: Scene) -> Facts:
+    topic, group = scene.topic(), scene.group()
+    producer, consumer = scene.producer(topic), scene.simple(group, topic)
+    more = {"tag": "paid", "keys": ["k1", "k2"], "properties": {"colour": "blau ü", "size": "3"}}
+    sent = [scene.send(producer, topic, f"body {n} ü", **more) for n in range(8)]
+    received = scene.take(consumer, len(sent))
+    assert {message["message_id"] for message in received} == {message["message_id"] for message in sent}
+    assert Counter(bodies_of(received)) == Counter(f"body {n} ü" for n in range(8))
+    seen = [{name: message[name] for name in (*more, "attempt")} for message in received]
+    assert all(one == more | {"attempt": 1} for one in seen), seen
+    return {"messages": len(received)} | seen[0]
+
+
+@scenario("send in message groups (FIFO), order kept")
+def send_fifo(scene: Scene) -> Facts:
+    topic, group = scene.topic("FIFO"), scene.group(fifo=True)
+    producer, consumer = scene.producer(topic), scene.simple(group, topic)
+    for number in range(12):
+        scene.send(producer, topic, str(number), message_group=f"g{number % 3}")
+    order: dict[str, list[str]] = {}
+    for message in scene.take(consumer, 12):
+        order.setdefault(message["message_group"], []).append(message["body"])
+    assert order == {f"g{rest}": [str(number) for number in range(12) if number % 3 == rest] for rest in range(3)}
+    return {"groups": len(order)}
+
+
+@scenario("send with a delivery time (delay)")
+def send_delayed(scene: Scene) -> Facts:
+    topic, group = scene.topic("DELAY"), scene.group()
+    producer, consumer = scene.producer(topic), scene.simple(group, topic)
+    due_ms = int(time.time() * 1000) + 5_000
+    scene.send(producer, topic, "later", deliver_ms=due_ms)
+    (message,) = scene.take(consumer, 1)
+    # A client that knows only seconds has cut it off.
+    assert message["at_ms"] >= due_ms - 1_000, "it came too soon"
+    return {"attempt": message["attempt"]}
+
+
+@scenario("recall a delayed message")
+def recall(scene: Scene) -> Facts:
+    topic, group = scene.topic("DELAY"), scene.group()
+    producer, consumer = scene.producer(topic), scene.simple(group, topic)
+    due_ms = int(time.time() * 1000) + 10_000
+    recalled = scene.send(producer, topic, "recalled", deliver_ms=due_ms)
+    scene.call("producer.recall", handle=producer, topic=topic, recall_handle=recalled.get("recall_handle"))
+    scene.send(producer, topic, "kept", deliver_ms=due_ms)
+    (message,) = scene.take(consumer, 1)
+    assert message["body"] == "kept"
+    return {"received": scene.receive(consumer)}
+
+
+# Transactions ---------------------------------------------------------------------------------------------------------
+
+
+@scenario("transaction: commit")
+def commit(scene: Scene) -> Facts:
+    topic, group = scene.topic("TRANSACTION"), scene.group()
+    producer, consumer = scene.producer(topic, answers={}), scene.simple(group, topic)
+    sent = scene.transact(producer, topic, "committed", "COMMIT")
+    (message,) = scene.take(consumer, 1)
+    assert (message["message_id"], message["body"]) == (sent["message_id"], "committed")
+    return {"again": bodies_of(scene.receive(consumer))}
+
+
+@scenario("transaction: roll back")
+def roll_back(scene: Scene) -> Facts:
+    topic, group = scene.topic("TRANSACTION"), scene.group()
+    producer, consumer = scene.producer(topic, answers={}), scene.simple(group, topic)
+    scene.transact(producer, topic, "rolled back", "ROLLBACK")
+    scene.transact(producer, topic, "committed", "COMMIT")
+    found = bodies_of(scene.take(consumer, 1)) + bodies_of(scene.receive(consumer))
+    assert found == ["committed"]
+    return {}
+
+
+@scenario("transaction: the server asks, first answer unknown, then commit or roll back")
+def check(scene: Scene) -> Facts:
+    topic, group = scene.topic("TRANSACTION"), scene.group()
+    answers = {"paid": ["UNKNOWN", "COMMIT"], "not paid": ["UNKNOWN", "ROLLBACK"]}
+    producer, consumer = scene.producer(topic, answers=answers), scene.simple(group, topic)
+    for body in answers:
+        scene.transact(producer, topic, body, "NONE")
+    eventually(lambda: all(scene.checks(producer).count(body) >= 2 for body in answers), 120)
+    found = bodies_of(scene.take(consumer, 1)) + bodies_of(scene.receive(consumer))
+    assert found == ["paid"]
+    return {}
+
+
+@scenario("transaction: its producer was killed, another one of the topic is asked")
+def orphan(scene: Scene) -> Facts:
+    topic, group = scene.topic("TRANSACTION"), scene.group()
+    consumer = scene.simple(group, topic)
+    with scene.another() as dying:
+        handle = dying.call("producer.start", **scene.endpoint(), topics=[topic], answers={})
+        dying.call("producer.transact", handle=handle, topic=topic, body="orphan", end="NONE")
+        dying.kill()
+    heir = scene.producer(topic, answers={"orphan": ["COMMIT"]})
+    assert bodies_of(scene.take(consumer, 1)) == ["orphan"]
+    return {"asked": sorted(set(scene.checks(heir)))}
+
+
+# Simple consumers -----------------------------------------------------------------------------------------------------
+
+
+@scenario("SimpleConsumer: receive and acknowledge")
+def simple(scene: Scene) -> Facts:
+    topic, group = scene.topic(), scene.group()
+    producer, consumer = scene.producer(topic), scene.simple(group, topic)
+    for number in range(20):
+        scene.send(producer, topic, str(number))
+    # Acknowledged messages do not come again, though their invisible duration ends.
+    found = Counter(bodies_of(scene.take(consumer, 20, invisible_s=10)))
+    scene.stop(consumer)
+    again = scene.simple(group, topic, await_s=15)
+    found += Counter(bodies_of(scene.receive(again)))
+    assert found == Counter(map(str, range(20)))
+    return {"messages": found.total()}
+
+
+@scenario("SimpleConsumer: not acknowledged, received again with its attempt")
+def redelivery(scene: Scene) -> Facts:
+    topic, group = scene.topic(), scene.group()
+    producer, consumer = scene.producer(topic), scene.simple(group, topic)
+    scene.send(producer, topic, "again")
+    (first,) = scene.take(consumer, 1, ack=False, invisible_s=10)
+    (second,) = scene.take(consumer, 1)
+    assert second["at_ms"] - first["at_ms"] >= 8_000, "it came before its invisible duration was over"
+    assert second["message_id"] == first["message_id"]
+    return {"attempts": [first["attempt"], second["attempt"]]}
+
+
+@scenario("SimpleConsumer: change the invisible duration")
+def change_invisible_duration(scene: Scene) -> Facts:
+    topic, group = scene.topic(), scene.group()
+    producer, consumer = scene.producer(topic), scene.simple(group, topic)
+    scene.send(producer, topic, "sooner")
+    (first,) = scene.take(consumer, 1, ack=False, invisible_s=600)
+    scene.call("simple.change", handle=consumer, number=first["number"], invisible_s=10)
+    (second,) = scene.take(consumer, 1)
+    return {"attempts": [first["attempt"], second["attempt"]]}
+
+
+@scenario("SimpleConsumer: acknowledge with an expired handle", refused=40013)
+def expired_handle(scene: Scene) -> Facts:
+    topic, group = scene.topic(), scene.group()
+    producer, consumer = scene.producer(topic), scene.simple(group, topic)
+    scene.send(producer, topic, "late")
+    (first,) = scene.take(consumer, 1, ack=False, invisible_s=10)
+    scene.take(consumer, 1, ack=False)
+    scene.ack(consumer, first)
+    return {}
+
+
+@scenario("SimpleConsumer: filter by tags")
+def tags(scene: Scene) -> Facts:
+    topic, group = scene.topic(), scene.group()
+    producer, consumer = scene.producer(topic), scene.simple(group, topic, tags="a || b")
+    for number in range(12):
+        scene.send(producer, topic, str(number), tag="abc"[number % 3])
+    received = scene.take(consumer, 8)
+    assert Counter(bodies_of(received)) == Counter(str(number) for number in range(12) if number % 3 < 2)
+    return {"tags": dict(sorted(Counter(message["tag"] for message in received).items()))}
+
+
+@scenario("SimpleConsumer: a long poll ends with the first message")
+def long_poll(scene: Scene) -> Facts:
+    topic, group = scene.topic(), scene.group()
+    producer, consumer = scene.producer(topic), scene.simple(group, topic, await_s=20)
+    polling = scene.program.begin("simple.receive", handle=consumer, max=32, invisible_s=30)
+    # The poll waits at the server; nothing tells from when on.
+    time.sleep(1)
+    assert not polling.done()
+    scene.send(producer, topic, "woken")
+    return {"received": bodies_of(polling.result(60))}
+
+
+@scenario("SimpleConsumer: a long poll finds nothing")
+def empty_poll(scene: Scene) -> Facts:
+    topic, group = scene.topic(), scene.group()
+    consumer = scene.simple(group, topic)
+    began = time.monotonic()
+    received = scene.call("simple.receive", handle=consumer, max=32, invisible_s=30)
+    return {"received": received, "waited": time.monotonic() - began > 3}
+
+
+# Push consumers -------------------------------------------------------------------------------------------------------
+
+
+@scenario("PushConsumer: consume")
+def push(scene: Scene) -> Facts:
+    topic, group = scene.topic(), scene.group()
+    consumer, producer = scene.push(group, topic, tags="a"), scene.producer(topic)
+    for number in range(20):
+        scene.send(producer, topic, str(number), tag="ab"[number % 2])
+    received = scene.pushed(consumer, 10)
+    assert Counter(bodies_of(received)) == Counter(str(number) for number in range(0, 20, 2))
+    return {"attempts": sorted({message["attempt"] for message in received})}
+
+
+@scenario("PushConsumer: failed, delivered again with its attempt")
+def push_retry(scene: Scene) -> Facts:
+    topic, group = scene.topic(), scene.group()
+    consumer = scene.push(group, topic, fail={"fails twice": 2})
+    producer = scene.producer(topic)
+    for body in ("fails twice", "works"):
+        scene.send(producer, topic, body)
+    received = scene.pushed(consumer, 4)
+    attempts = {body: [m["attempt"] for m in received if m["body"] == body] for body in ("fails twice", "works")}
+    return {"attempts": attempts}
+
+
+@scenario("PushConsumer: dead letter after the last attempt")
+def dead_letter(scene: Scene) -> Facts:
+    topic, group = scene.topic(), scene.group(attempts=2)
+    consumer = scene.push(group, topic, fail={"fails": 99})
+    producer = scene.producer(topic)
+    scene.send(producer, topic, "fails")
+    eventually(lambda: scene.server.dead_letters(group) > 0, 120)
+    received = scene.call("push.received", handle=consumer)
+    return {"attempts": [message["attempt"] for message in received], "letters": scene.server.dead_letters(group)}
+
+
+@scenario("PushConsumer: FIFO, order kept after a failure")
+def push_fifo(scene: Scene) -> Facts:
+    topic, group = scene.topic("FIFO"), scene.group(fifo=True)
+    consumer = scene.push(group, topic, fail={"3": 1})
+    producer = scene.producer(topic)
+    for number in range(12):
+        scene.send(producer, topic, str(number), message_group=f"g{number % 3}")
+    received = scene.pushed(consumer, 13)
+    order: dict[str, list[str]] = {}
+    for message in received:
+        if not message["failed"]:
+            order.setdefault(message["message_group"], []).append(message["body"])
+    assert order == {f"g{rest}": [str(number) for number in range(12) if number % 3 == rest] for rest in range(3)}
+    return {"attempts": [message["attempt"] for message in received if message["body"] == "3"]}
+
+
+@scenario("PushConsumer: FIFO, dead letter after the last attempt")
+def dead_letter_fifo(scene: Scene) -> Facts:
+    topic, group = scene.topic("FIFO"), scene.group(fifo=True, attempts=2)
+    consumer = scene.push(group, topic, fail={"fails": 99})
+    producer = scene.producer(topic)
+    for body in ("fails", "next"):
+        scene.send(producer, topic, body, message_group="g")
+    eventually(lambda: "next" in bodies_of(scene.call("push.received", handle=consumer)), 120)
+    eventually(lambda: scene.server.dead_letters(group) > 0, 120)
+    received = scene.call("push.received", handle=consumer)
+    return {"order": bodies_of(received), "letters": scene.server.dead_letters(group)}
+
+
+# Refusals -------------------------------------------------------------------------------------------------------------
+
+
+@scenario("a topic that does not exist", refused=40402)
+def unknown_topic(scene: Scene) -> Facts:
+    topic = f"{scene.prefix}-nowhere"
+    scene.send(scene.producer(topic), topic, "lost")
+    return {}
+
+
+@scenario("a system topic", refused=40002)
+def illegal_topic(scene: Scene) -> Facts:
+    topic = "RMQ_SYS_TRANS_HALF_TOPIC"
+    scene.send(scene.producer(topic), topic, "lost")
+    return {}
+
+
+@scenario("a message type that the topic does not take", refused=40014)
+def wrong_type(scene: Scene) -> Facts:
+    topic = scene.topic()
+    scene.send(scene.producer(topic), topic, "lost", message_group="g")
+    return {}
+
+
+@scenario("a body of more than 4 MiB", refused=41301)
+def too_large(scene: Scene) -> Facts:
+    topic = scene.topic()
+    producer = scene.producer(topic)
+    scene.call("producer.send", handle=producer, topic=topic, body_bytes=(4 << 20) + 1)
+    return {}
+
+
+@scenario("a message group of more than 64 bytes", refused=40006)
+def illegal_message_group(scene: Scene) -> Facts:
+    topic = scene.topic("FIFO")
+    scene.send(scene.producer(topic), topic, "lost", message_group="g" * 65)
+    return {}
+
+
+@scenario("a consumer group of the system", refused=40003)
+def illegal_group(scene: Scene) -> Facts:
+    consumer = scene.simple("CID_RMQ_SYS_TRANS", scene.topic())
+    scene.receive(consumer)
+    return {}
+
+
+@scenario("an invisible duration of one second", refused=40011)
+def too_short(scene: Scene) -> Facts:
+    consumer = scene.simple(scene.group(), scene.topic())
+    scene.receive(consumer, invisible_s=1)
+    return {}
+
+
+# Access ---------------------------------------------------------------------------------------------------------------
+
+
+def send_and_receive(scene: Scene) -> Facts:
+    topic, group = scene.topic(), scene.group()
+    producer, consumer = scene.producer(topic), scene.simple(group, topic)
+    scene.send(producer, topic, "hello")
+    return {"received": bodies_of(scene.take(consumer, 1))}
+
+
+@scenario("TLS")
+def tls(scene: Scene) -> Facts:
+    scene.options |= {"tls": True}
+    return send_and_receive(scene)
+
+
+@scenario("an account's signature", accounts=True)
+def account(scene: Scene) -> Facts:
+    scene.sign()
+    return send_and_receive(scene)
+
+
+@scenario("a wrong secret", refused=40100, accounts=True)
+def wrong_secret(scene: Scene) -> Facts:
+    scene.sign("not-the-secret")
+    return send_and_receive(scene)
+
+
+@scenario("no account where one is needed", refused=40100, accounts=True)
+def no_account(scene: Scene) -> Facts:
+    return send_and_receive(scene)
