@@ -1569,8 +1569,8 @@ class RequestDenied:
     @property
     def address(self) -> str: ...
     @property
-    def code(self) -> int:
-        """The request's code."""
+    def request(self) -> str:
+        """The request's code, or the name of the RPC."""
     @property
     def reason(self) -> str:
         """What the account lacks."""
@@ -1645,6 +1645,18 @@ class _Limits(Protocol):
     @property
     def unread_timeout(self) -> float: ...
 
+@type_check_only
+class _Grpc(Protocol):
+    """The options of the gRPC protocol."""
+
+    @property
+    def listen(self) -> str:
+        """HOST:PORT."""
+    @property
+    def broker_name(self) -> str: ...
+    @property
+    def checks_message_types(self) -> bool: ...
+
 @final
 class LocalListener:
     """A listening Unix socket of a store, for which a server is started when a client connects."""
@@ -1675,8 +1687,9 @@ class RemotingServer:
         io_threads: int = 2,
         secrets: _Secrets | None = None,
         copies: tuple[int, float, bool] | None = None,
+        grpc: _Grpc | None = None,
     ) -> RemotingServer:
-        """Starts to listen.
+        """Starts to listen. `grpc`: the gRPC protocol, None if it is not served.
 
         `copies`: how many copies of the log a write needs, how many seconds a client waits for them, and whether they
         must be synced.
@@ -1689,6 +1702,9 @@ class RemotingServer:
     @property
     def addresses(self) -> list[str]:
         """The TCP addresses that it listens at, in the order of `listen`."""
+    @property
+    def grpc_address(self) -> str | None:
+        """The address of the gRPC protocol; None if it is not served."""
     def replicas(self) -> list[tuple[str, int, int]]:
         """Returns the replicas that have asked: name, end of the copy, milliseconds since the last request."""
     def next_event(
@@ -1724,6 +1740,8 @@ class RemotingServer:
     def may_read(self, account: str | None, topic: str) -> bool:
         """Returns whether an account may read a topic now. Always True without accounts, and for None, a client that
         needs none."""
+    def accepts_checks(self, connection: int) -> bool:
+        """Returns whether a check would reach a client now. False for a gRPC client without a stream."""
     def send_check(
         self, connection: int, account: str | None, store: Store, half_queue_offset: int, broker_name: str
     ) -> bool:
@@ -1743,7 +1761,7 @@ class RemotingServer:
     def set_orderly(self, group: str, orderly: bool) -> None:
         """Sets whether a group locks its queues."""
     def counters(self) -> dict[str, int]:
-        """Returns counters and current `connections`, `pulls_held`, `requests_waiting`, `memory_held` (bytes that clients
+        """Returns counters and current `connections`, `grpc_clients`, `pulls_held`, `requests_waiting`, `memory_held` (bytes that clients
         hold) and `memory_uncounted` (bytes that the process has taken since the server started, without those)."""
     def sent(self) -> list[tuple[str, str, int, int, list[tuple[int | None, int]]]]:
         """Returns what clients sent: (topic, kind, messages, bytes, histogram of (upper bound in bytes, messages))."""

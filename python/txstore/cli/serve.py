@@ -78,6 +78,9 @@ def serve(
     metrics: Annotated[
         str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Metrics, health and readiness over HTTP.")
     ] = None,
+    grpc: Annotated[
+        str | None, typer.Option("--grpc", metavar="HOST:PORT", help="Address for RocketMQ 5's clients, by gRPC.")
+    ] = None,
     console: Annotated[str | None, typer.Option("--console", metavar="HOST:PORT", help="The web console.")] = None,
     console_actions: Annotated[
         bool | None,
@@ -138,14 +141,14 @@ def serve(
         ),
     ] = None,
 ) -> None:  # fmt: skip
-    """Serve a store to RocketMQ clients (Java, Go) and to txstore.connect.
+    """Serve a store to RocketMQ clients (those of RocketMQ 5 by gRPC) and to txstore.connect.
 
     A variable TXSTORE_SERVE_NAME replaces an option, TXSTORE_SERVE_SET the settings. A flag wins over a variable, a
     variable over the file.
     """
     flags = {
         "listen": listen, "unix": unix, "name_server": name_server, "advertise": advertise, "metrics": metrics,
-        "tls_cert": tls_cert, "tls_key": tls_key, "tls_ca": tls_ca, "tls": tls, "accounts": accounts,
+        "grpc": grpc, "tls_cert": tls_cert, "tls_key": tls_key, "tls_ca": tls_ca, "tls": tls, "accounts": accounts,
         "replica_of": replica_of, "replicas_required": replicas_required, "replica_timeout": replica_timeout,
         "replica_ack": replica_ack, "console": console, "console_actions": console_actions, "log": log,
     }  # fmt: skip
@@ -196,6 +199,7 @@ def _serve(path: str, chosen: Configuration, freed_memory: FreedMemory) -> None:
         addresses = {
             "broker": server.address,
             "name server": server.name_server,
+            "grpc": server.grpc,
             "socket": server.unix,
             "metrics": server.metrics,
             "console": server.console,

@@ -44,6 +44,7 @@ class Line(Protocol):
 
     def send(self, connection: int, code: int, fields: dict[str, str], body: bytes | None = None) -> bool: ...
     def may_send(self, account: str | None, topic: str) -> bool: ...
+    def accepts_checks(self, connection: int) -> bool: ...
     def send_check(self, connection: int, account: str | None, half_queue_offset: int) -> bool: ...
     def forget_producer(self, connection: int, group: str) -> None: ...
     def set_subscriptions(self, group: str, wanted: list[tuple[str, list[str] | None, int]]) -> None: ...
@@ -67,8 +68,10 @@ class RemoteProducer:
         return f"RemoteProducer({self.group!r}, {self._address})"
 
     def checker_for(self, topic: str, tag: str | None) -> Checker | None:
-        """Returns the checker, or None if its account may not publish to the topic and so must not see the message."""
-        return self._check if self._line.may_send(self.account, topic) else None
+        """Returns the checker, or None if no check would reach it now (a gRPC client without a stream), or if its
+        account may not publish to the topic and so must not see the message."""
+        able = self._line.accepts_checks(self.connection) and self._line.may_send(self.account, topic)
+        return self._check if able else None
 
     def _check(self, half: TransactionMessage) -> Answer:
         """Sends the check. The answer arrives as END_TRANSACTION, which the engine handles."""

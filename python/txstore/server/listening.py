@@ -1,4 +1,4 @@
-"""Listening: makes way for a server's Unix socket, and warns about addresses that others reach.
+"""Listening: what the engine needs for it, way for a server's Unix socket, warnings about addresses that others reach.
 
 In:     the options of a server, its secrets.
 Out:    a path at which a socket can be bound; lines in the log.
@@ -10,13 +10,14 @@ import logging
 import os
 import socket
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from txstore.errors import StoreIOError
 from txstore.server.secrets import Secrets
 
-__all__ = ["Addresses", "clear", "warn"]
+__all__ = ["Addresses", "GrpcFacts", "clear", "grpc_facts", "warn"]
 
 _log = logging.getLogger("txstore.remoting")
 
@@ -28,11 +29,27 @@ class Addresses(Protocol):
     def listen(self) -> str | None: ...
     @property
     def name_server(self) -> str | None: ...
+    @property
+    def grpc(self) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcFacts:
+    """What the engine needs for the gRPC protocol."""
+
+    listen: str
+    broker_name: str
+    checks_message_types: bool
+
+
+def grpc_facts(listen: str | None, broker_name: str, checks_message_types: bool) -> GrpcFacts | None:
+    """Returns what the engine needs for the gRPC protocol; None if it is not served."""
+    return None if listen is None else GrpcFacts(listen, broker_name, checks_message_types)
 
 
 def warn(config: Addresses, secrets: Secrets) -> None:
     """Logs what other machines may do, for each address that is not on the loopback interface."""
-    for address in (config.listen, config.name_server):
+    for address in (config.listen, config.name_server, config.grpc):
         if address is None or ipaddress.ip_address(address.rpartition(":")[0].strip("[]")).is_loopback:
             continue
         if secrets.accounts is None:

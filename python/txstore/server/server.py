@@ -17,10 +17,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, assert_never
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, assert_never
 
 from txstore._native import (
     ClientAnswer,
@@ -39,15 +38,16 @@ from txstore.broker import EmbeddedBroker
 from txstore.broker.local_socket import keep_in_child
 from txstore.broker.opening import open_as
 from txstore.client.options import ConnectConfig
-from txstore.config import BrokerConfig, BrokerOptions
+from txstore.config import BrokerConfig
 from txstore.errors import InvalidOptionError, ReadOnlyError, StoreClosedError, TxStoreError
 from txstore.server.admin_relay import AdminRelay
 from txstore.server.administration import Administration
 from txstore.server.clients import Clients, GroupLimits
+from txstore.server.config import BROKER_ADDRESS, ServeOptions, ServerConfig, ServerOptions
 from txstore.server.console import start_console
 from txstore.server.file_handles import connections_within_limit
 from txstore.server.http import HttpServer
-from txstore.server.listening import clear, warn
+from txstore.server.listening import clear, grpc_facts, warn
 from txstore.server.metrics import exporter
 from txstore.server.name_server import Routes
 from txstore.server.offsets import Locks, Offsets
@@ -70,8 +70,6 @@ __all__ = ["ServeOptions", "Server", "ServerConfig", "ServerOptions", "serve"]
 
 _log = logging.getLogger("txstore.remoting")
 
-BROKER_ADDRESS = "127.0.0.1:10911"
-NAME_SERVER_ADDRESS = "127.0.0.1:9876"
 _TICK_SECONDS = 10.0
 _POLL_MS = 500
 _SLOW_THREADS = 2
@@ -85,107 +83,6 @@ Event = (
 Asked = TypeVar("Asked", RemotingRequest, UnknownTopic, NewProducer)
 Handler = Callable[[Request], Reply | None]
 """Handles a request. Returns None if the answer is sent later."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerConfig:
-    """The addresses, limits and files of a server."""
-
-    listen: str | None = BROKER_ADDRESS
-    """HOST:PORT of the broker; port 0 chooses a free one. None: only `unix`."""
-    unix: str | os.PathLike[str] | None = None
-    """The path of a Unix socket, for clients on this machine."""
-    name_server: str | None = NAME_SERVER_ADDRESS
-    """HOST:PORT of the name server. None: only the other addresses answer its requests."""
-    advertise: str | None = None
-    """HOST:PORT at which clients reach the broker, if it differs from `listen` (0.0.0.0, a container)."""
-    metrics: str | None = None
-    """HOST:PORT for /healthz, /readyz and /metrics over HTTP; port 0 chooses a free one."""
-    console: str | None = None
-    """HOST:PORT of the web console; port 0 chooses a free one."""
-    console_actions: bool = False
-    """Whether the console may change the store: for administrators; without accounts only at a loopback address."""
-    io_threads: int = 2
-    """Threads for connections."""
-    connections_max: int = 10_000
-    """The most open connections. Fewer if the process may not open so many files (`ulimit -n`)."""
-    groups_max: int = 10_000
-    """The most consumer groups of the store that clients may create."""
-    topics_max: int = 10_000
-    """The most topics of the store, including those of groups, that clients may create by sending."""
-    auto_create_subscription_group: bool = True
-    """Whether a consumer's heartbeat creates its group. Otherwise operators must (autoCreateSubscriptionGroup)."""
-    idle_timeout: float = 120.0
-    """Seconds after which a connection is closed if its client sends nothing, whatever the server sends to it."""
-    first_frame_timeout: float = 10.0
-    """Seconds that the first frame of a connection may take from its first byte to its last."""
-    frame_timeout: float = 30.0
-    """Seconds that a later frame may take."""
-    unread_timeout: float = 60.0
-    """Seconds after which a connection is closed if its client reads nothing of the responses that wait for it."""
-    memory_max: int = 512 << 20
-    """The most bytes of all clients together: incomplete frames, unread responses and waiting requests. When they
-    hold more than three quarters of it, the connections that hold most are closed first."""
-    tls_cert: str | os.PathLike[str] | None = None
-    """A PEM file: the server's certificate, then those of its issuers. If given, TCP connections use TLS."""
-    tls_key: str | os.PathLike[str] | None = None
-    """A PEM file: the certificate's private key, without a password."""
-    tls_ca: str | os.PathLike[str] | None = None
-    """A PEM file of certificate authorities. If given, TLS clients must present a certificate of one of them."""
-    tls: str = "enforcing"
-    """'enforcing' refuses plain connections; 'permissive' serves them, too, at the same addresses (tls.server.mode)."""
-    tls_handshake_timeout: float = 10.0
-    """Seconds that a TLS handshake may take."""
-    accounts: str | os.PathLike[str] | None = None
-    """A TOML file of accounts and permissions (RocketMQ's ACL). If given, requests must be signed. Read again when it
-    changes."""
-    replica_of: str | None = None
-    """HOST:PORT of the `txstore serve` whose store is copied. None: this server's store is its own."""
-    replica_name: str | None = None
-    """How the source tells its replicas apart. None: `advertise`, or the machine's name and the store's path."""
-    replicas_required: int = 1
-    """How many copies, with the store's own, a write has before it is acknowledged and visible."""
-    replica_timeout: float = 3.0
-    """Seconds that a client waits for these copies (code 12). A replica that is silent for longer does not count."""
-    replica_ack: str = "disk"
-    """'disk': a copy counts when it is synced, the store's own, too. 'memory': when it is written."""
-
-
-class ServerOptions(TypedDict, total=False):
-    """The options of a server. `ServerConfig` describes them under the same names."""
-
-    listen: str | None
-    unix: str | os.PathLike[str] | None
-    name_server: str | None
-    advertise: str | None
-    metrics: str | None
-    console: str | None
-    console_actions: bool
-    io_threads: int
-    connections_max: int
-    groups_max: int
-    topics_max: int
-    auto_create_subscription_group: bool
-    idle_timeout: float
-    first_frame_timeout: float
-    frame_timeout: float
-    unread_timeout: float
-    memory_max: int
-    tls_cert: str | os.PathLike[str] | None
-    tls_key: str | os.PathLike[str] | None
-    tls_ca: str | os.PathLike[str] | None
-    tls: str
-    tls_handshake_timeout: float
-    accounts: str | os.PathLike[str] | None
-    replica_of: str | None
-    replica_name: str | None
-    replicas_required: int
-    replica_timeout: float
-    replica_ack: str
-
-
-class ServeOptions(ServerOptions, BrokerOptions, total=False):
-    """The options of `txstore.serve`: those of the server, and those of the store that it opens."""
 
 
 class Server:
@@ -230,6 +127,8 @@ class Server:
         addresses = list(self._native.addresses)
         self.address: str | None = addresses[0] if self._config.listen is not None else None
         self.name_server: str | None = addresses[-1] if self._config.name_server is not None else None
+        self.grpc: str | None = self._native.grpc_address
+        """HOST:PORT of the gRPC protocol; None if it is not served."""
         self._routes = Routes(broker, self._config.advertise or self.address or BROKER_ADDRESS)
         limits = GroupLimits(self._config.groups_max, self._config.auto_create_subscription_group)
         self._clients = Clients(broker, self, monotonic, limits)
@@ -255,7 +154,13 @@ class Server:
             self._close_broker = False  # The caller closes the broker if the server does not start.
             self.close()
             raise
-        fields = {"listen": self.address, "name_server": self.name_server, "unix": self.unix, "path": broker.path}
+        fields = {
+            "listen": self.address,
+            "name_server": self.name_server,
+            "grpc": self.grpc,
+            "unix": self.unix,
+            "path": broker.path,
+        }
         _log.info("serving %s", broker.path, extra=fields)
 
     def __repr__(self) -> str:
@@ -417,6 +322,10 @@ class Server:
         """Returns whether an account may publish to a topic."""
         return self._native.may_send(account, topic)
 
+    def accepts_checks(self, connection: int) -> bool:
+        """Returns whether a check would reach a client now."""
+        return self._native.accepts_checks(connection)
+
     def send_check(self, connection: int, account: str | None, half_queue_offset: int) -> bool:
         """Sends a check to a client; returns False if it cannot be sent or may not be seen there."""
         name = self._broker.config.broker_name
@@ -529,7 +438,7 @@ class Server:
                 fields = {"client": event.address, "reason": event.reason}
                 _log.warning("a connection was closed: %s", event.reason, extra=fields)
             case RequestDenied():
-                why = f"request {event.code}: {event.reason}"
+                why = f"request {event.request}: {event.reason}"
                 _log.warning("denied: %s", why, extra={"client": event.address, "reason": why})
             case _:
                 assert_never(event)
@@ -659,6 +568,7 @@ def _listen(
             local=local,
             io_threads=config.io_threads,
             secrets=secrets,
+            grpc=grpc_facts(config.grpc, broker.config.broker_name, config.enable_topic_message_type_check),
             copies=(config.replicas_required, float(config.replica_timeout), config.replica_ack == "disk"),
         )
     finally:

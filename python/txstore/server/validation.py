@@ -40,9 +40,9 @@ def check_options(options: Mapping[str, object], *, listening: bool = True) -> N
     `options` are all fields of `ServerConfig` by name. `listening`: the server needs an address of its own.
     """
     listen = options["listen"]
-    if listening and not any(options[name] is not None for name in ("listen", "name_server", "unix")):
-        raise InvalidOptionError("no address to listen at\nhint: pass listen or unix", option="listen")
-    for name in ("listen", "name_server"):
+    if listening and not any(options[name] is not None for name in ("listen", "name_server", "unix", "grpc")):
+        raise InvalidOptionError("no address to listen at\nhint: pass listen, grpc or unix", option="listen")
+    for name in ("listen", "name_server", "grpc"):
         _check_address(name, options[name], numeric=True)
     for name in ("metrics", "console", "advertise", "replica_of"):
         _check_address(name, options[name], numeric=False)

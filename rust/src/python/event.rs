@@ -78,7 +78,7 @@ pub(super) struct ConnectionRefused {
 pub(super) struct RequestDenied {
     connection: u64,
     address: String,
-    code: i32,
+    request: String,
     reason: String,
 }
 
@@ -136,8 +136,8 @@ pub(super) fn to_object(py: Python<'_>, entry: Entry) -> PyResult<Bound<'_, PyAn
         Event::ConnectionRefused { reason } => {
             Bound::new(py, ConnectionRefused { connection, address, reason })?.into_any()
         }
-        Event::RequestDenied { code, reason } => {
-            Bound::new(py, RequestDenied { connection, address, code, reason })?.into_any()
+        Event::RequestDenied { request, reason } => {
+            Bound::new(py, RequestDenied { connection, address, request, reason })?.into_any()
         }
         Event::ClientAnswer(command) => {
             let answer = ClientAnswer { connection, address, _charge: charge };

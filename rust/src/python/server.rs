@@ -20,12 +20,12 @@ use crate::base::units::QueueOffset;
 use crate::remoting::Command;
 use crate::remoting::command::FLAG_ONE_WAY;
 use crate::server::accounts::{AccountOptions, Accounts, Permission};
-use crate::server::check_request::check_request;
 use crate::server::copies::CopyRules;
 use crate::server::deadlines::TimeLimits;
 use crate::server::event::{Answer, Response};
 use crate::server::listener::{Server, ServerOptions};
 use crate::server::local;
+use crate::server::options::GrpcOptions;
 use crate::server::tables::Subscription;
 use crate::server::tls::TlsOptions;
 use crate::server::traffic::{Kind, SIZE_BOUNDS};
@@ -124,6 +124,21 @@ impl Limits {
     }
 }
 
+/// The gRPC protocol's options, by the names of the Python object's attributes.
+#[derive(FromPyObject)]
+struct GrpcFacts {
+    listen: String,
+    broker_name: String,
+    checks_message_types: bool,
+}
+
+impl GrpcFacts {
+    fn options(self, address: impl Fn(&String) -> Result<SocketAddr, Error>) -> Result<GrpcOptions, Error> {
+        let Self { listen, broker_name, checks_message_types } = self;
+        Ok(GrpcOptions { listen: address(&listen)?, broker_name, checks_message_types })
+    }
+}
+
 /// Returns the rules: how many copies, how many seconds a client waits for them, and whether they must be synced.
 fn copy_rules((required, timeout, durable): (usize, f64, bool)) -> Result<CopyRules, Error> {
     Ok(CopyRules { required, timeout: time("replica_timeout", timeout)?, durable })
@@ -164,7 +179,9 @@ pub(super) struct RemotingServer {
 #[pymethods]
 impl RemotingServer {
     #[staticmethod]
-    #[pyo3(signature = (store, *, listen, limits, unix=None, local=None, io_threads=2, secrets=None, copies=None))]
+    #[pyo3(signature = (
+        store, *, listen, limits, unix=None, local=None, io_threads=2, secrets=None, copies=None, grpc=None
+    ))]
     #[allow(clippy::too_many_arguments)] // Each is a keyword of the Python call.
     fn start(
         py: Python<'_>,
@@ -176,6 +193,7 @@ impl RemotingServer {
         io_threads: usize,
         secrets: Option<Secrets>,
         copies: Option<(usize, f64, bool)>,
+        grpc: Option<GrpcFacts>,
     ) -> PyResult<Self> {
         let address = |text: &String| {
             let what = || {
@@ -198,6 +216,7 @@ impl RemotingServer {
             host: store.get().host,
             tls,
             accounts: accounts.map(Arc::new),
+            grpc: grpc.map(|grpc| grpc.options(address)).transpose().or_raise(py)?,
             copies: copies.map(copy_rules).transpose().or_raise(py)?.unwrap_or_default(),
         };
         let store = Arc::clone(&store.get().store);
@@ -213,6 +232,11 @@ impl RemotingServer {
     #[getter]
     fn addresses(&self) -> Vec<String> {
         self.server.addresses().iter().map(ToString::to_string).collect()
+    }
+
+    #[getter]
+    fn grpc_address(&self) -> Option<String> {
+        self.server.grpc_address().map(|address| address.to_string())
     }
 
     fn replicas(&self) -> Vec<(String, u64, u64)> {
@@ -269,9 +293,12 @@ impl RemotingServer {
         if !self.server.service().may_send(account, &topic) {
             return Ok(false);
         }
-        let mut command = check_request(&half, broker_name).or_raise(py)?;
-        command.opaque = self.next_opaque();
-        Ok(self.server.service().send(connection, &command))
+        let opaque = self.next_opaque();
+        self.server.service().send_check(connection, &half, broker_name, opaque).or_raise(py)
+    }
+
+    fn accepts_checks(&self, connection: u64) -> bool {
+        self.server.service().accepts_checks(connection)
     }
 
     fn may_send(&self, account: Option<&str>, topic: &str) -> bool {

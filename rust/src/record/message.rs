@@ -107,6 +107,11 @@ impl Topic {
         names::validate_topic(name)?;
         Ok(Self { name: name.into(), hash: java::topic_hash(name) })
     }
+
+    /// Returns the name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 impl Envelope {

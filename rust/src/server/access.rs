@@ -82,7 +82,7 @@ fn needs(request: &Command, topics_of: impl Fn(NamedOffset) -> Vec<String>) -> V
 }
 
 impl Need<'_> {
-    fn owned(self) -> Need<'static> {
+    pub(super) fn owned(self) -> Need<'static> {
         match self {
             Self::Send(name) => Need::Send(name.into_owned().into()),
             Self::Read(name) => Need::Read(name.into_owned().into()),
@@ -98,7 +98,8 @@ fn own_group(topic: &str) -> Option<Need<'_>> {
     topic.strip_prefix(RETRY_PREFIX).or_else(|| topic.strip_prefix(DEAD_LETTER_PREFIX)).map(group)
 }
 
-fn send(topic: &str) -> Need<'_> {
+/// Returns the permission to send to a topic.
+pub(super) fn send(topic: &str) -> Need<'_> {
     own_group(topic).unwrap_or_else(|| Need::Send(topic.into()))
 }
 
@@ -121,7 +122,7 @@ fn send_or_read(topic: &str) -> Need<'_> {
 }
 
 /// Returns the permission for a group. Some progress names are the group's name, `%`, and a suffix.
-fn group(name: &str) -> Need<'_> {
+pub(super) fn group(name: &str) -> Need<'_> {
     match name.split_once('%') {
         Some((group, _)) if !group.is_empty() => Need::Group(group.into()),
         _ => Need::Group(name.into()),

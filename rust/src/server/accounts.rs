@@ -131,6 +131,15 @@ impl Accounts {
         account.filter(|_| wanted.as_ref().ct_eq(&given).into())
     }
 
+    /// Returns the account that signed a gRPC request, or `None` as `signer`. The signature covers only the request's date,
+    /// as it is written.
+    pub fn signer_of_date(&self, authorization: &str, date: &str) -> Option<&Account> {
+        let given = DateSignature::parse(authorization)?;
+        let account = self.known.get(given.access_key);
+        let wanted = hmac::sign(account.map_or(&self.nobody, |account| &account.key), date.as_bytes());
+        account.filter(|_| wanted.as_ref().ct_eq(&given.signature).into())
+    }
+
     /// Returns whether an account may do something. An unknown account may do nothing.
     pub(super) fn may(&self, access_key: Option<&str>, need: &Need<'_>) -> bool {
         access_key.and_then(|key| self.known.get(key)).is_some_and(|account| account.may(need))
@@ -161,6 +170,36 @@ impl Account {
                 Need::Admin => false,
             }
     }
+}
+
+/// The header `authorization` of a gRPC request:
+/// `MQv2-HMAC-SHA1 Credential=<access key>[/…], SignedHeaders=x-mq-date-time, Signature=<hex>`.
+struct DateSignature<'a> {
+    access_key: &'a str,
+    signature: Vec<u8>,
+}
+
+impl<'a> DateSignature<'a> {
+    fn parse(header: &'a str) -> Option<Self> {
+        let (algorithm, rest) = header.trim().split_once(' ')?;
+        let field = |name: &str| {
+            let fields = rest.split(',').filter_map(|field| field.trim().split_once('='));
+            fields.filter(|(found, _)| *found == name).map(|(_, value)| value.trim()).next()
+        };
+        if algorithm != "MQv2-HMAC-SHA1" || !field("SignedHeaders")?.eq_ignore_ascii_case("x-mq-date-time") {
+            return None;
+        }
+        let access_key = field("Credential")?.split('/').next()?;
+        Some(Self { access_key, signature: from_hex(field("Signature")?)? })
+    }
+}
+
+/// Reads hex digits of either case.
+fn from_hex(digits: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+    let bytes: Option<Vec<u8>> = pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect();
+    bytes.filter(|_| rest.is_empty())
 }
 
 fn key(secret: &str) -> hmac::Key {

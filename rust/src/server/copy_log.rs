@@ -24,25 +24,34 @@ const VISIBLE_AFTER: Duration = Duration::from_millis(20);
 
 /// Waits for the copies of everything that the store has now. Without them, the answer says that they are missing.
 pub(super) async fn confirm(service: &Service, answer: Command) -> Command {
+    match wait_for_copies(service).await {
+        Ok(()) => answer,
+        Err(Refusal { code: response::FLUSH_SLAVE_TIMEOUT, remark, .. }) => {
+            Command { code: response::FLUSH_SLAVE_TIMEOUT, remark: Some(remark), ..answer }
+        }
+        Err(refusal) => refusal.response(&answer),
+    }
+}
+
+/// Waits for the copies of everything that the store has now. Fails with `FLUSH_SLAVE_TIMEOUT` without them.
+pub(super) async fn wait_for_copies(service: &Service) -> Result<(), Refusal> {
     let rules = service.copies.rules;
     if rules.required < 2 {
-        return answer;
+        return Ok(());
     }
     let end = service.store.appended_end();
-    if rules.durable
-        && let Err(error) = service.durable.sync(end).await
-    {
-        return Refusal::from(error).response(&answer);
+    if rules.durable {
+        service.durable.sync(end).await?;
     }
     if service.copies.wait(&service.store, end).await {
-        return answer;
+        return Ok(());
     }
     let remark = format!(
         "stored, but {} copies are not there after {} ms: it becomes visible when they are",
         rules.required,
         rules.timeout.as_millis()
     );
-    Command { code: response::FLUSH_SLAVE_TIMEOUT, remark: Some(remark), ..answer }
+    Err(Refusal::new(response::FLUSH_SLAVE_TIMEOUT, remark))
 }
 
 /// Answers a replica with the bytes that it lacks, as soon as there are any.

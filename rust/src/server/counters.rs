@@ -14,6 +14,8 @@ macro_rules! counters {
         pub struct Counters { $($(#[$doc])* pub $name: AtomicU64,)*
             /// Connections that are open now.
             pub connections: AtomicI64,
+            /// gRPC clients that are known now.
+            pub grpc_clients: AtomicI64,
             /// Pulls that wait for messages now.
             pub pulls_held: AtomicI64,
         }
@@ -24,6 +26,7 @@ macro_rules! counters {
                 vec![
                     $((stringify!($name), self.$name.load(Relaxed)),)*
                     ("connections", self.connections.load(Relaxed).try_into().unwrap_or(0)),
+                    ("grpc_clients", self.grpc_clients.load(Relaxed).try_into().unwrap_or(0)),
                     ("pulls_held", self.pulls_held.load(Relaxed).try_into().unwrap_or(0)),
                 ]
             }

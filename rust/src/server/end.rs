@@ -79,7 +79,7 @@ pub(super) async fn end(service: &Service, session: &Session, request: &Command)
     }
 }
 
-async fn write(service: &Service, end: End) -> EngineResult<Ended> {
+pub(super) async fn write(service: &Service, end: End) -> EngineResult<Ended> {
     if service.store.is_end_synced(&end) {
         service.durable.end(end).await
     } else {

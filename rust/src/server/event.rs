@@ -35,8 +35,8 @@ pub enum Event {
     },
     /// Tells that an account was missing or had no permission. Sent only the first time on a connection.
     RequestDenied {
-        /// The request's code.
-        code: i32,
+        /// The request's code, or the name of the RPC.
+        request: String,
         /// What the account lacks.
         reason: String,
     },

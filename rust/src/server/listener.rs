@@ -19,11 +19,12 @@ use tokio::sync::watch;
 
 use super::connection::Connection;
 use super::counters::Counters;
+use super::grpc::{self, Messaging};
 pub use super::options::ServerOptions;
 use super::service::Service;
 use super::session::Session;
 use super::stream::Stream;
-use super::tls::Begun;
+use super::tls::{Begun, Protocol};
 use crate::base::error::{Error, Result};
 use crate::base::sync::unmodelled::Mutex;
 use crate::store::Store;
@@ -39,6 +40,7 @@ const BEAT: Duration = Duration::from_millis(500);
 pub struct Server {
     service: Arc<Service>,
     addresses: Vec<SocketAddr>,
+    grpc_address: Option<SocketAddr>,
     stopping: watch::Sender<bool>,
     runtime: Mutex<Option<Runtime>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -58,11 +60,22 @@ impl Server {
         for listener in listeners {
             runtime.spawn(accept(Arc::clone(&service), listener, stopped.clone()));
         }
+        let grpc_address = match &options.grpc {
+            None => None,
+            Some(grpc) => {
+                let messaging = Messaging::new(Arc::clone(&service), grpc);
+                let (listener, address) = bind_tcp(grpc.listen, &runtime)?;
+                let listener = Listener::Grpc(listener, Arc::clone(&messaging));
+                runtime.spawn(accept(Arc::clone(&service), listener, stopped.clone()));
+                runtime.spawn(async move { messaging.expire().await });
+                Some(address)
+            }
+        };
         runtime.spawn(beat(Arc::clone(&service), stopped));
         let dropping = Arc::clone(&service);
         runtime.spawn(async move { dropping.drop_largest().await });
         let (runtime, process) = (Mutex::new(Some(runtime)), std::process::id());
-        let server = Self { service, addresses, stopping, runtime, threads: Mutex::default(), process };
+        let server = Self { service, addresses, grpc_address, stopping, runtime, threads: Mutex::default(), process };
         server.spawn("txstore-arrivals", |service| Arc::clone(&service.arrivals).run(&service.store))?;
         server.spawn("txstore-durable", |service| service.durable.run(&service.store))?;
         server.spawn("txstore-copies", |service| service.copies.run(&service.store))?;
@@ -77,6 +90,11 @@ impl Server {
     /// Returns the TCP addresses on which the server listens.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Returns the address of the gRPC protocol, if it is served.
+    pub fn grpc_address(&self) -> Option<SocketAddr> {
+        self.grpc_address
     }
 
     /// Stops accepting connections and requests. Requests in flight and held pulls are still answered.
@@ -123,6 +141,7 @@ impl Drop for Server {
 
 enum Listener {
     Tcp(TcpListener),
+    Grpc(TcpListener, Arc<Messaging>),
     Unix(UnixListener),
     /// The store's own socket. Its clients could write the files themselves, so they need no account.
     Local(UnixListener),
@@ -131,7 +150,9 @@ enum Listener {
 impl Listener {
     async fn accept(&self) -> io::Result<Stream> {
         match self {
-            Self::Tcp(listener) => listener.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
+            Self::Tcp(listener) | Self::Grpc(listener, _) => {
+                listener.accept().await.map(|(stream, _)| Stream::Tcp(stream))
+            }
             Self::Unix(listener) | Self::Local(listener) => {
                 listener.accept().await.map(|(stream, _)| Stream::Unix(stream))
             }
@@ -150,11 +171,8 @@ fn bind_all(options: &ServerOptions, runtime: &Runtime) -> Result<(Vec<Listener>
     let _inside = runtime.enter();
     let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
     for wanted in &options.listen {
-        let failed = |error| Error::from_io("listen at", wanted.to_string(), error);
-        let listener = std::net::TcpListener::bind(wanted).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        let listener = TcpListener::from_std(listener).map_err(failed)?;
-        addresses.push(listener.local_addr().map_err(failed)?);
+        let (listener, address) = bind_tcp(*wanted, runtime)?;
+        addresses.push(address);
         listeners.push(Listener::Tcp(listener));
     }
     if let Some(path) = &options.unix {
@@ -166,6 +184,16 @@ fn bind_all(options: &ServerOptions, runtime: &Runtime) -> Result<(Vec<Listener>
         listeners.push(Listener::Local(UnixListener::from_std(socket).map_err(failed)?));
     }
     Ok((listeners, addresses))
+}
+
+fn bind_tcp(wanted: SocketAddr, runtime: &Runtime) -> Result<(TcpListener, SocketAddr)> {
+    let _inside = runtime.enter();
+    let failed = |error| Error::from_io("listen at", wanted.to_string(), error);
+    let listener = std::net::TcpListener::bind(wanted).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let listener = TcpListener::from_std(listener).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
 }
 
 fn bind_unix(path: &Path) -> Result<UnixListener> {
@@ -182,7 +210,13 @@ async fn accept(service: Arc<Service>, listener: Listener, mut stopping: watch::
             Ok(stream) if !may_connect(&stream) => Counters::count(&service.counters.connections_refused),
             Ok(stream) => {
                 if let Some(session) = service.join(&stream, matches!(listener, Listener::Local(_))) {
-                    tokio::spawn(serve(Arc::clone(&service), session, stream, stopping.clone()));
+                    let (service, stopping) = (Arc::clone(&service), stopping.clone());
+                    match &listener {
+                        Listener::Grpc(_, messaging) => {
+                            tokio::spawn(serve_grpc(service, Arc::clone(messaging), session, stream, stopping))
+                        }
+                        _ => tokio::spawn(serve(service, session, stream, stopping)),
+                    };
                 }
             }
             Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await,
@@ -201,25 +235,62 @@ async fn beat(service: Arc<Service>, mut stopping: watch::Receiver<bool>) {
 }
 
 /// Serves one connection from its first byte on.
-async fn serve(service: Arc<Service>, session: Arc<Session>, stream: Stream, mut stopping: watch::Receiver<bool>) {
+async fn serve(service: Arc<Service>, session: Arc<Session>, stream: Stream, stopping: watch::Receiver<bool>) {
+    if let Some(stream) = begin(&service, &session, stream, Protocol::Remoting, stopping.clone()).await {
+        Connection::new(service, session, stream).run(stopping).await;
+    }
+}
+
+/// Serves one connection of the gRPC protocol from its first byte on.
+async fn serve_grpc(
+    service: Arc<Service>,
+    messaging: Arc<Messaging>,
+    session: Arc<Session>,
+    stream: Stream,
+    stopping: watch::Receiver<bool>,
+) {
+    match begin(&service, &session, stream, Protocol::Grpc, stopping.clone()).await {
+        Some(Stream::Tcp(tcp)) => {
+            // If the socket refuses the option, it is only slower.
+            let _ = tcp.set_nodelay(true);
+            grpc::serve(messaging, session, tcp, stopping).await;
+        }
+        Some(Stream::Tls(tls)) => {
+            tls.set_no_delay();
+            grpc::serve(messaging, session, tls.into_inner(), stopping).await;
+        }
+        // This protocol has no Unix sockets.
+        Some(Stream::Unix(_)) => service.leave(&session),
+        None => {}
+    }
+}
+
+/// Does the TLS handshake, if there is one. Returns `None` if the connection has ended.
+async fn begin(
+    service: &Service,
+    session: &Session,
+    stream: Stream,
+    protocol: Protocol,
+    mut stopping: watch::Receiver<bool>,
+) -> Option<Stream> {
     let tls = service.tls();
     let begun = match (stream, tls) {
         (Stream::Tcp(tcp), Some(tls)) => tokio::select! {
-            begun = tls.begin(tcp, service.limits.idle) => begun,
+            begun = tls.begin(tcp, protocol, service.limits.idle) => begun,
             _ = stopping.changed() => Begun::Gone,
         },
-        (stream, _) => return Connection::new(service, session, stream).run(stopping).await,
+        (stream, _) => return Some(stream),
     };
-    let stream = match begun {
-        Begun::Secured(stream) => Stream::Tls(stream),
-        Begun::Plain(tcp) => Stream::Tcp(tcp),
-        Begun::Gone => return service.leave(&session),
+    match begun {
+        Begun::Secured(stream) => return Some(Stream::Tls(stream)),
+        Begun::Plain(tcp) => return Some(Stream::Tcp(tcp)),
+        Begun::Gone => {}
         Begun::Refused(why) => {
             Counters::count(&service.counters.handshakes_failed);
             Counters::count(&service.counters.connections_dropped);
-            service.refused(&session, why);
-            return service.leave(&session);
+            service.refused(session, why);
         }
-    };
-    Connection::new(service, session, stream).run(stopping).await;
+    }
+    service.leave(session);
+    None
 }

@@ -1,6 +1,6 @@
 //! Serves RocketMQ clients in any language.
 //!
-//! In:     commands of the Remoting protocol.
+//! In:     commands of the remoting protocol, RPCs of the gRPC protocol.
 //! Out:    messages stored and delivered, answers, requests for Python.
 //! Always: sending, ending and pulling never wait for Python.
 //! Not here: bytes of the protocol (`remoting`). Groups, topics and checks (Python decides these).
@@ -20,6 +20,7 @@ mod durable;
 mod end;
 pub mod event;
 mod fields;
+mod grpc;
 pub mod listener;
 pub mod local;
 mod offset;

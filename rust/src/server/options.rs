@@ -13,6 +13,17 @@ use super::copies::CopyRules;
 use super::deadlines::TimeLimits;
 use super::tls::TlsOptions;
 
+/// The options of the gRPC protocol.
+#[derive(Clone, Debug)]
+pub struct GrpcOptions {
+    /// The address to listen at. Port 0 selects a free port.
+    pub listen: SocketAddr,
+    /// The broker's name in routes.
+    pub broker_name: String,
+    /// Whether a topic with a declared message type accepts only messages of this type.
+    pub checks_message_types: bool,
+}
+
 /// The options of a server.
 pub struct ServerOptions {
     /// TCP addresses. Port 0 selects a free port.
@@ -33,6 +44,8 @@ pub struct ServerOptions {
     pub host: SocketAddr,
     /// TLS for TCP connections. `None`: without TLS.
     pub tls: Option<TlsOptions>,
+    /// The gRPC protocol. `None`: it is not served.
+    pub grpc: Option<GrpcOptions>,
     /// How many copies of the log a write needs.
     pub copies: CopyRules,
     /// The accounts and their permissions. `None`: everybody may do everything.

@@ -45,9 +45,8 @@ fn check_length(request: &Command) -> Result<(), Refusal> {
 
 async fn obey(service: &Service, session: &Session, request: Command) -> Result<Command, Refusal> {
     let row = RequestCode::of(request.code);
-    if service.store.is_replica() && row.is_some_and(|row| row.handler.writes()) {
-        let remark = "this is a replica: it takes no messages, ends and offsets while it is not promoted";
-        return Err(Refusal::new(response::SERVICE_NOT_AVAILABLE, remark));
+    if row.is_some_and(|row| row.handler.writes()) {
+        service.check_writable()?;
     }
     match row.map_or(Handler::Refused, |row| row.handler) {
         Handler::Send => copied(service, send::send(service, session, &request)).await,

@@ -6,8 +6,6 @@
 //!         transaction. The answer is sent when the store may acknowledge.
 //! Not here: which topics may exist.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use super::accounts::ACCESS_KEY;
 use super::batch::{Part, parts_of};
 use super::fields::{Refusal, is_true, number, number_or, text};
@@ -308,8 +306,7 @@ fn queue(service: &Service, entry: &TopicEntry, asked: i32) -> Result<QueueId, R
         let remark = format!("queue {asked} is not there: the topic has {queues}, numbered from 0");
         return Err(Refusal::new(response::INVALID_PARAMETER, remark));
     }
-    let turn = || i32::try_from(service.turn.fetch_add(1, Relaxed) % queues.unsigned_abs()).unwrap_or(0);
-    Ok(QueueId(if asked < 0 { turn() } else { asked }))
+    Ok(QueueId(if asked < 0 { service.next_turn(queues) } else { asked }))
 }
 
 fn stored(service: &Service, request: &Command, sent: &[Sent]) -> Command {

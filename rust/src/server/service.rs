@@ -7,13 +7,14 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use super::access::{self, Denied, NamedOffset};
 use super::accounts::{Accounts, Need};
 use super::arrivals::Arrivals;
 use super::budget::{Account, Budget, DropAnswers, WAITING_COST};
+use super::check_request::check_request;
 use super::copies::{Copies, Replica};
 use super::counters::Counters;
 use super::deadlines::TimeLimits;
@@ -22,7 +23,7 @@ use super::event::{Answer, Event, Response};
 use super::fields::Refusal;
 use super::options::ServerOptions;
 use super::policy::Policy;
-use super::session::Session;
+use super::session::{Checker, Session};
 use super::stream::Stream;
 use super::tables::{Tables, TopicEntry};
 use super::tls::{Tls, TlsOptions};
@@ -109,13 +110,48 @@ impl Service {
         Ok(service)
     }
 
+    /// Refuses to write to a replica's store.
+    pub(super) fn check_writable(&self) -> Result<(), Refusal> {
+        if !self.store.is_replica() {
+            return Ok(());
+        }
+        let remark = "this is a replica: it takes no messages, ends and offsets while it is not promoted";
+        Err(Refusal::new(response::SERVICE_NOT_AVAILABLE, remark))
+    }
+
+    /// Returns one of a number of queues, by turns. `queues` must be above 0.
+    pub(super) fn next_turn(&self, queues: i32) -> i32 {
+        i32::try_from(self.turn.fetch_add(1, Relaxed) % queues.unsigned_abs().max(1)).unwrap_or(0)
+    }
+
     /// Checks whether the session's account may send a request. Always passes without accounts.
     pub(super) fn admit(&self, session: &Session, request: &Command) -> Result<(), Refusal> {
         if session.is_trusted {
             return Ok(());
         }
         let Some(accounts) = self.accounts.read().clone() else { return Ok(()) };
-        let Err(denied) = access::admit(&accounts, request, |named| self.topics_at(named)) else { return Ok(()) };
+        let admitted = access::admit(&accounts, request, |named| self.topics_at(named));
+        admitted.map_err(|denied| self.deny(session, &request.code.to_string(), denied))
+    }
+
+    /// Returns the account that signed a gRPC request. `None`: the server has no accounts.
+    pub(super) fn sign_in(&self, authorization: &str, date: &str) -> Result<Option<String>, Denied> {
+        let Some(accounts) = self.accounts.read().clone() else { return Ok(None) };
+        let account = accounts.signer_of_date(authorization, date).ok_or(Denied::NotSigned)?;
+        Ok(Some(account.access_key().to_owned()))
+    }
+
+    /// Checks whether an account has all these permissions. Always passes without accounts.
+    pub(super) fn check_needs(&self, account: Option<&str>, needs: &[Need<'_>]) -> Result<(), Denied> {
+        let Some(accounts) = self.accounts.read().clone() else { return Ok(()) };
+        match needs.iter().find(|need| !accounts.may(account, need)) {
+            None => Ok(()),
+            Some(need) => Err(Denied::NotAllowed(format!("account {} may not {need}", account.unwrap_or_default()))),
+        }
+    }
+
+    /// Counts a denied request, and logs the first of a connection. `request`: its code, or the name of the RPC.
+    pub(super) fn deny(&self, session: &Session, request: &str, denied: Denied) -> Refusal {
         let (counter, remark) = match denied {
             Denied::NotSigned => {
                 let remark = "the request is not signed by an account that is known here";
@@ -125,9 +161,9 @@ impl Service {
         };
         Counters::count(counter);
         if !session.denied.swap(true, Relaxed) {
-            self.note(session, Event::RequestDenied { code: request.code, reason: remark.clone() });
+            self.note(session, Event::RequestDenied { request: request.to_owned(), reason: remark.clone() });
         }
-        Err(Refusal::new(response::NO_PERMISSION, remark))
+        Refusal::new(response::NO_PERMISSION, remark)
     }
 
     /// Returns whether an account may currently send to a topic. Always true without accounts.
@@ -144,7 +180,7 @@ impl Service {
     }
 
     /// Returns the topic of the record that a request names. For a half message, the real topics of its transaction.
-    fn topics_at(&self, named: NamedOffset) -> Vec<String> {
+    pub(super) fn topics_at(&self, named: NamedOffset) -> Vec<String> {
         match named {
             NamedOffset::Record(offset) => {
                 let topic = |record: StoredRecord| Some(record.view().ok()?.topic.to_owned());
@@ -278,6 +314,30 @@ impl Service {
         asked.len() < ASKED_MAX && session.outbox.put(command) && asked.insert(command.opaque)
     }
 
+    /// Returns whether a check would reach a client now.
+    pub fn accepts_checks(&self, connection: u64) -> bool {
+        self.session(connection).is_some_and(|session| match session.checker() {
+            Checker::Outbox => true,
+            Checker::Grpc(client) => client.is_listening(),
+            Checker::Gone => false,
+        })
+    }
+
+    /// Sends the check of a half message's transaction to a client. Returns false if it cannot be sent. `opaque`
+    /// identifies the request of the remoting protocol.
+    pub fn send_check(&self, connection: u64, half: &StoredRecord, broker_name: &str, opaque: i32) -> Result<bool> {
+        let Some(session) = self.session(connection) else { return Ok(false) };
+        match session.checker() {
+            Checker::Gone => Ok(false),
+            Checker::Grpc(client) => client.send_check(half),
+            Checker::Outbox => {
+                let mut command = check_request(half, broker_name)?;
+                command.opaque = opaque;
+                Ok(session.outbox.put(&command))
+            }
+        }
+    }
+
     /// Reports a client's answer to Python. Ignores an answer to a request that was not sent.
     pub(super) fn answered(&self, session: &Session, answer: Command) {
         if session.asked.lock().remove(&answer.opaque) && answer.body.len() <= ANSWER_BODY_MAX {
@@ -317,7 +377,8 @@ impl Service {
 
     pub(super) fn join(&self, stream: &Stream, is_trusted: bool) -> Option<Arc<Session>> {
         let mut sessions = self.sessions.lock();
-        if u32::try_from(sessions.len()).is_ok_and(|open| open >= self.connections_max) {
+        let open = self.counters.connections.load(Relaxed);
+        if open >= self.connections_max.into() {
             Counters::count(&self.counters.connections_refused);
             return None;
         }
@@ -329,9 +390,32 @@ impl Service {
         Some(session)
     }
 
+    /// Creates the session of a gRPC client that uses a connection. Returns `None` if there are too many clients.
+    pub(super) fn join_client(&self, connection: &Session) -> Option<Arc<Session>> {
+        let mut sessions = self.sessions.lock();
+        if self.counters.grpc_clients.load(Relaxed) >= self.connections_max.into() {
+            return None;
+        }
+        self.counters.grpc_clients.fetch_add(1, Relaxed);
+        let id = self.next_session.fetch_add(1, Relaxed) + 1;
+        let session = Arc::new(Session::new(id, Some(connection.born_host), Account::new(&self.budget, id), false));
+        sessions.insert(id, Arc::clone(&session));
+        Some(session)
+    }
+
+    /// Removes a gRPC client.
+    pub(super) fn leave_client(&self, session: &Session) {
+        self.remove(session, &self.counters.grpc_clients);
+    }
+
+    /// Removes a connection.
     pub(super) fn leave(&self, session: &Session) {
+        self.remove(session, &self.counters.connections);
+    }
+
+    fn remove(&self, session: &Session, gauge: &AtomicI64) {
         if self.sessions.lock().remove(&session.id).is_some() {
-            self.counters.connections.fetch_sub(1, Relaxed);
+            gauge.fetch_sub(1, Relaxed);
             if session.known.load(Relaxed) {
                 // This fails only if the server has stopped.
                 let _ = self.policy.tell(session.id, &session.address, Event::ConnectionClosed, None);

@@ -6,14 +6,36 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, Weak};
 
 use super::budget::Account;
 use super::outbox::Outbox;
+use crate::base::error::Result;
 use crate::base::sync::unmodelled::Mutex;
+use crate::store::StoredRecord;
 
-/// One client's connection, as request handlers see it.
+/// Sends checks to a client that does not speak the remoting protocol.
+pub(super) trait SendCheck: std::fmt::Debug + Send + Sync {
+    /// Returns whether a check would reach the client now.
+    fn is_listening(&self) -> bool;
+
+    /// Sends the check of a half message's transaction. Returns false if it cannot be sent.
+    fn send_check(&self, half: &StoredRecord) -> Result<bool>;
+}
+
+/// How checks reach a client.
+#[derive(Debug)]
+pub(super) enum Checker {
+    /// As commands of the remoting protocol.
+    Outbox,
+    /// Down the stream of a gRPC client.
+    Grpc(Arc<dyn SendCheck>),
+    /// Not at all: the gRPC client has gone.
+    Gone,
+}
+
+/// One client's connection, as request handlers see it. A gRPC client has one of its own, whatever connection it uses.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: u64,
@@ -33,6 +55,8 @@ pub(super) struct Session {
     pub(super) updates_waiting: AtomicUsize,
     /// Whether it needs no account, because it connected through the store's own socket.
     pub(super) is_trusted: bool,
+    /// What sends checks to a gRPC client. Not set: its connection speaks the remoting protocol.
+    checker: OnceLock<Weak<dyn SendCheck>>,
 }
 
 impl Session {
@@ -50,6 +74,22 @@ impl Session {
             asked: Mutex::default(),
             updates_waiting: AtomicUsize::new(0),
             is_trusted,
+            checker: OnceLock::new(),
+        }
+    }
+
+    /// Sets what sends checks to a gRPC client.
+    pub(super) fn checked_by(&self, checker: &Arc<dyn SendCheck>) {
+        // It is set once, when the client becomes known.
+        let _ = self.checker.set(Arc::downgrade(checker));
+    }
+
+    /// Returns how checks reach the client.
+    pub(super) fn checker(&self) -> Checker {
+        match self.checker.get().map(Weak::upgrade) {
+            None => Checker::Outbox,
+            Some(Some(client)) => Checker::Grpc(client),
+            Some(None) => Checker::Gone,
         }
     }
 

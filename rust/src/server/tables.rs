@@ -46,6 +46,13 @@ pub struct Tables {
     pub traffic: Traffic,
 }
 
+impl TopicEntry {
+    /// Returns the topic's name.
+    pub fn name(&self) -> &str {
+        self.topic.name()
+    }
+}
+
 impl Tables {
     pub(super) fn topic(&self, name: &str) -> Option<TopicEntry> {
         self.topics.read().get(name).cloned()

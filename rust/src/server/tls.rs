@@ -46,6 +46,8 @@ pub struct TlsOptions {
 /// The TLS setup of new connections.
 pub(super) struct Tls {
     acceptor: TlsAcceptor,
+    /// The same for HTTP/2, which the client must choose in the handshake (ALPN).
+    http2: TlsAcceptor,
     required: bool,
     handshake: Duration,
 }
@@ -54,6 +56,13 @@ impl fmt::Debug for Tls {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Tls(required: {}, handshake: {:?})", self.required, self.handshake)
     }
+}
+
+/// The protocol of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Remoting,
+    Grpc,
 }
 
 /// How a connection began.
@@ -95,18 +104,21 @@ impl Tls {
             rustls::Error::InvalidCertificate(why) => invalid("tls_cert", &format!("no certificate: {why:?}")),
             other => invalid("tls_key", &other),
         })?;
+        let mut http2 = config.clone();
+        http2.alpn_protocols = vec![b"h2".to_vec()];
         Ok(Self {
             acceptor: TlsAcceptor::from(Arc::new(config)),
+            http2: TlsAcceptor::from(Arc::new(http2)),
             required: options.required,
             handshake: options.handshake,
         })
     }
 
     /// Detects how a client begins, and does the handshake. A plain connection may be silent for `idle`.
-    pub(super) async fn begin(&self, tcp: TcpStream, idle: Duration) -> Begun {
+    pub(super) async fn begin(&self, tcp: TcpStream, protocol: Protocol, idle: Duration) -> Begun {
         let first = tokio::time::timeout(if self.required { self.handshake } else { idle }, first_byte(&tcp)).await;
         match first {
-            Ok(Ok(Some(HANDSHAKE))) => self.shake_hands(tcp).await,
+            Ok(Ok(Some(HANDSHAKE))) => self.shake_hands(tcp, protocol).await,
             Ok(Ok(Some(_))) if self.required => Begun::Refused("it is plain, and this server wants TLS".to_owned()),
             Ok(Ok(Some(_))) => Begun::Plain(tcp),
             Err(_) if self.required => Begun::Refused(too_slow(self.handshake)),
@@ -114,8 +126,9 @@ impl Tls {
         }
     }
 
-    async fn shake_hands(&self, tcp: TcpStream) -> Begun {
-        match tokio::time::timeout(self.handshake, self.acceptor.accept(tcp)).await {
+    async fn shake_hands(&self, tcp: TcpStream, protocol: Protocol) -> Begun {
+        let acceptor = if protocol == Protocol::Grpc { &self.http2 } else { &self.acceptor };
+        match tokio::time::timeout(self.handshake, acceptor.accept(tcp)).await {
             Ok(Ok(stream)) => Begun::Secured(Box::new(TlsStream(stream))),
             Ok(Err(error)) => Begun::Refused(format!("the TLS handshake failed: {error}")),
             Err(_) => Begun::Refused(too_slow(self.handshake)),
@@ -149,6 +162,11 @@ fn invalid(option: &'static str, what: &dyn std::fmt::Display) -> Error {
 pub(super) struct TlsStream(tokio_rustls::server::TlsStream<TcpStream>);
 
 impl TlsStream {
+    /// Returns the stream as a library reads and writes it.
+    pub(super) fn into_inner(self) -> tokio_rustls::server::TlsStream<TcpStream> {
+        self.0
+    }
+
     pub(super) async fn ready(&self, interest: Interest) -> io::Result<Ready> {
         let (tcp, tls) = self.0.get_ref();
         // The socket does not know about decrypted bytes that were not read yet, or about bytes that wait to be

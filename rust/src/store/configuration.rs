@@ -43,6 +43,11 @@ impl Store {
         self.shared.configuration.settings.lock().id
     }
 
+    /// Returns the most bytes that a body may have.
+    pub fn max_message_size(&self) -> u32 {
+        self.shared.options.max_message_size
+    }
+
     /// Returns the queue offset up to which a group has acknowledged a queue.
     pub fn consumer_offset(&self, topic: &str, group: &str, queue_id: QueueId) -> Result<Option<u64>> {
         self.shared.refresh_offsets()?;

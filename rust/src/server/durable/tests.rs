@@ -44,6 +44,7 @@ impl Served {
             connections_max: 10,
             host: anywhere,
             tls: None,
+            grpc: None,
             accounts: None,
             copies: CopyRules::default(),
             memory_max: 512 << 20,

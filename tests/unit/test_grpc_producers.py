@@ -1,0 +1,357 @@
+"""Guards producers of RocketMQ's gRPC protocol: routes, settings, messages of all types, transactions and their checks.
+
+Requests as RocketMQ's Python client encodes them, with any content; what is stored is read from the store.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.grpc_wire import GrpcClient, GrpcWire, TelemetryStream, code, codes, message
+from tests.programs import ProgramError
+from tests.unit.conftest import OpenStore
+from tests.waiting import eventually
+from txstore import EmbeddedBroker, Server, ServerConfig
+
+UNIMPLEMENTED, INTERNAL = 12, 13
+GRPC = ServerConfig(listen=None, name_server=None, grpc="127.0.0.1:0")
+
+
+@pytest.fixture(scope="module")
+def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GrpcWire]:
+    wire = GrpcWire(tmp_path_factory.mktemp("wire"))
+    with wire.program:
+        yield wire
+
+
+@pytest.fixture
+def broker(open_store: OpenStore) -> EmbeddedBroker:
+    """A store whose transactions are checked soon and often, and not discarded before a test ends."""
+    return open_store(transaction_timeout=0.05, transaction_check_interval=0.1, transaction_check_max=10_000)
+
+
+@pytest.fixture
+def server(broker: EmbeddedBroker) -> Iterator[Server]:
+    with Server(broker, GRPC) as server:
+        yield server
+
+
+@pytest.fixture
+def client(wire: GrpcWire, server: Server) -> GrpcClient:
+    return connect(wire, server)
+
+
+def connect(wire: GrpcWire, server: Server, client_id: str | None = None, **options: Any) -> GrpcClient:
+    assert server.grpc is not None
+    return wire.client(server.grpc, client_id, **options)
+
+
+def stored(broker: EmbeddedBroker, topic: str) -> list[Any]:
+    """All visible messages of a topic, queue by queue."""
+    found: list[Any] = []
+    for _, queue_id, first, end in broker.queues(topic):
+        if end > first:
+            found += broker.read(topic, queue_id, first, 100)[0]
+    return found
+
+
+def listening(client: GrpcClient, *topics: str) -> TelemetryStream:
+    """A stream of a producer that has announced its topics."""
+    stream = client.telemetry()
+    assert code(stream.publish(*topics)) == "OK"
+    return stream
+
+
+# Routes and settings
+
+
+def test_route_names_queues_at_the_address_that_the_client_used(client: GrpcClient) -> None:
+    endpoints = {"scheme": "IPv4", "addresses": [{"host": "10.1.2.3", "port": 8081}]}
+    topic = {"resource_namespace": "shop", "name": "orders"}
+    answer = client.call("QueryRoute", {"topic": topic, "endpoints": endpoints})
+    assert code(answer) == "OK"
+    queues = answer["message_queues"]
+    assert [queue.get("id", 0) for queue in queues] == list(range(len(queues)))
+    for queue in queues:
+        assert queue["topic"] == topic
+        assert queue["permission"] == "READ_WRITE"
+        assert queue["broker"]["endpoints"] == endpoints
+        assert queue["accept_message_types"] == ["NORMAL", "FIFO", "DELAY", "TRANSACTION"]
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [("a b", "ILLEGAL_TOPIC"), ("", "ILLEGAL_TOPIC"), ("RMQ_SYS_TRANS_HALF_TOPIC", "ILLEGAL_TOPIC")],
+)
+def test_route_of_a_topic_that_cannot_be(client: GrpcClient, topic: str, expected: str) -> None:
+    assert code(client.call("QueryRoute", {"topic": {"name": topic}})) == expected
+
+
+def test_unknown_topic_is_not_found_unless_clients_may_create_it(wire: GrpcWire, open_store: OpenStore) -> None:
+    with Server(open_store(auto_create_topic_enable=False), GRPC) as server:
+        client = connect(wire, server)
+        assert code(client.call("QueryRoute", {"topic": {"name": "orders"}})) == "TOPIC_NOT_FOUND"
+        assert code(client.send(message("orders"))) == "TOPIC_NOT_FOUND"
+
+
+def test_producer_gets_settings(client: GrpcClient) -> None:
+    answer = client.telemetry().publish("orders")
+    assert code(answer) == "OK"
+    settings = answer["settings"]
+    assert settings["publishing"]["topics"] == [{"name": "orders"}]
+    assert settings["publishing"]["max_body_size"] > 0
+    assert settings["publishing"]["validate_message_type"] is True
+    assert settings["backoff_policy"]["max_attempts"] == 3
+    assert settings["backoff_policy"]["exponential_backoff"]["multiplier"] == 2
+
+
+def test_stream_begins_before_the_client_sends_anything(client: GrpcClient) -> None:
+    assert client.telemetry().headers() is not None
+
+
+def test_kind_of_client_that_is_not_served_ends_its_stream(client: GrpcClient) -> None:
+    stream = client.telemetry()
+    stream.send({"settings": {"client_type": "LITE_PUSH_CONSUMER", "subscription": {}}})
+    ended = stream.read()
+    assert ended["ended"] == "INVALID_ARGUMENT", ended
+    assert "push consumers" in ended["details"]
+
+
+def test_newer_stream_of_a_client_replaces_the_older(client: GrpcClient) -> None:
+    older = listening(client, "orders")
+    newer = listening(client, "orders")
+    assert older.read()["ended"] == "OK"
+    assert code(newer.publish("orders")) == "OK"
+
+
+# Messages
+
+
+def test_message_is_stored_as_it_was_sent(broker: EmbeddedBroker, client: GrpcClient) -> None:
+    born = "2026-01-02T03:04:05.678Z"
+    said = message("orders", b"body", {"a": "1"}, tag="paid", keys=["k1", "k2"], born_timestamp=born)
+    answer = client.send(said)
+    assert (code(answer), codes(answer)) == ("OK", ["OK"])
+    assert answer["entries"][0]["message_id"] == said["system_properties"]["message_id"]
+    (message_of,) = stored(broker, "orders")
+    assert (message_of.body, message_of.tags, message_of.keys) == (b"body", "paid", ("k1", "k2"))
+    assert message_of.properties["a"] == "1"
+    assert message_of.message_id == said["system_properties"]["message_id"]
+    assert message_of.born_timestamp == datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
+
+
+def test_messages_of_a_message_group_go_to_one_queue_in_order(broker: EmbeddedBroker, client: GrpcClient) -> None:
+    for number in range(12):
+        answer = client.send(message("orders", b"%d" % number, message_type="FIFO", message_group="g"))
+        assert code(answer) == "OK"
+    assert [one.body for one in stored(broker, "orders")] == [b"%d" % number for number in range(12)]
+    assert len({one.queue_id for one in stored(broker, "orders")}) == 1
+
+
+def test_normal_messages_go_to_all_queues(broker: EmbeddedBroker, client: GrpcClient) -> None:
+    for _ in range(8):
+        client.send(message("orders"))
+    counts = [end - first for _, _, first, end in broker.queues("orders")]
+    assert counts == [8 // len(counts)] * len(counts)
+
+
+def timestamp(seconds_from_now: float) -> str:
+    at = time.time() + seconds_from_now
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f".{int(at % 1 * 1000):03d}Z"
+
+
+def test_delayed_message_waits_for_the_level_that_fits(broker: EmbeddedBroker, client: GrpcClient) -> None:
+    assert (
+        code(client.send(message("orders", b"late", message_type="DELAY", delivery_timestamp=timestamp(1.0)))) == "OK"
+    )
+    assert code(client.send(message("orders", b"past", message_type="DELAY", delivery_timestamp=timestamp(-9)))) == "OK"
+    eventually(lambda: {one.body for one in stored(broker, "orders")} == {b"late", b"past"})
+
+
+def test_delay_that_no_level_fits_is_refused_with_the_levels(client: GrpcClient) -> None:
+    answer = client.send(message("orders", message_type="DELAY", delivery_timestamp=timestamp(85)))
+    assert (code(answer), codes(answer)) == ("ILLEGAL_DELIVERY_TIME", ["ILLEGAL_DELIVERY_TIME"])
+    said = answer["status"]["message"]
+    assert "the nearest is 60 s" in said
+    assert "hint: " in said
+
+
+@pytest.mark.parametrize(
+    ("system", "properties", "expected"),
+    [
+        ({"message_id": ""}, {}, "ILLEGAL_MESSAGE_ID"),
+        ({"tag": "a|b"}, {}, "ILLEGAL_MESSAGE_TAG"),
+        ({"tag": " "}, {}, "ILLEGAL_MESSAGE_TAG"),
+        ({"keys": ["a\x01"]}, {}, "ILLEGAL_MESSAGE_KEY"),
+        ({"message_group": "g" * 64, "message_type": "FIFO"}, {}, "ILLEGAL_MESSAGE_GROUP"),
+        ({}, {"TAGS": "x"}, "ILLEGAL_MESSAGE_PROPERTY_KEY"),
+        ({}, {f"p{number}": "" for number in range(129)}, "MESSAGE_PROPERTIES_TOO_LARGE"),
+        ({}, {"p": "x" * (16 << 10)}, "MESSAGE_PROPERTIES_TOO_LARGE"),
+        ({"priority": 1}, {}, "UNSUPPORTED"),
+        ({"body_encoding": "GZIP"}, {}, "MESSAGE_CORRUPTED"),
+        (
+            {"message_type": "TRANSACTION", "orphaned_transaction_recovery_duration": "3601s"},
+            {},
+            "BAD_REQUEST",
+        ),
+    ],
+)
+def test_bad_message_is_refused_by_a_code_of_its_own(
+    broker: EmbeddedBroker, client: GrpcClient, system: dict[str, Any], properties: dict[str, str], expected: str
+) -> None:
+    answer = client.send(message("orders", b"x", properties, **system))
+    assert (code(answer), codes(answer)) == (expected, [expected]), answer
+    assert stored(broker, "orders") == []
+
+
+def test_empty_and_too_long_bodies(client: GrpcClient, broker: EmbeddedBroker) -> None:
+    assert code(client.send(message("orders", b""))) == "MESSAGE_BODY_EMPTY"
+    assert code(client.send(message("orders", b"x" * (broker.config.max_message_size + 1)))) == "MESSAGE_BODY_TOO_LARGE"
+
+
+def test_requests_without_messages_and_with_two_topics(client: GrpcClient) -> None:
+    assert code(client.send()) == "BAD_REQUEST"
+    assert code(client.send(message("orders"), message("payments"))) == "MESSAGE_CORRUPTED"
+
+
+def test_messages_with_different_results_have_a_code_each(broker: EmbeddedBroker, client: GrpcClient) -> None:
+    answer = client.send(message("orders"), message("orders", tag="|"))
+    assert (code(answer), codes(answer)) == ("MULTIPLE_RESULTS", ["OK", "ILLEGAL_MESSAGE_TAG"])
+    assert len(stored(broker, "orders")) == 1
+
+
+# Transactions
+
+
+@pytest.mark.parametrize(("resolution", "visible"), [("COMMIT", [b"tx"]), ("ROLLBACK", [])])
+def test_transaction_ends_as_the_producer_says(
+    broker: EmbeddedBroker, client: GrpcClient, resolution: str, visible: list[bytes]
+) -> None:
+    entry = client.send_half("orders", b"tx")
+    assert stored(broker, "orders") == []
+    assert code(client.end("orders", entry, resolution)) == "OK"
+    assert [one.body for one in stored(broker, "orders")] == visible
+    assert code(client.end("orders", entry, resolution)) == "OK", "a repeated end succeeds"
+    other = {"COMMIT": "ROLLBACK", "ROLLBACK": "COMMIT"}[resolution]
+    assert code(client.end("orders", entry, other)) == "INVALID_TRANSACTION_ID"
+    assert [one.body for one in stored(broker, "orders")] == visible
+
+
+def test_transaction_ends_also_after_the_server_has_restarted(
+    wire: GrpcWire, open_store: OpenStore, broker: EmbeddedBroker
+) -> None:
+    with Server(broker, GRPC) as server:
+        entry = connect(wire, server).send_half("orders", b"tx")
+    broker.close()
+    again = open_store(transaction_check_interval=3600)
+    with Server(again, GRPC) as server:
+        assert code(connect(wire, server).end("orders", entry, "COMMIT")) == "OK"
+    assert [one.body for one in stored(again, "orders")] == [b"tx"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"transaction_id": ""},
+        {"transaction_id": "0" * 32},
+        {"transaction_id": "f" * 32},
+        {"transaction_id": "no id"},
+        {"topic": {"name": "payments"}},
+        {"message_id": "01" + "0" * 32},
+    ],
+)
+def test_forged_end_changes_nothing(broker: EmbeddedBroker, client: GrpcClient, changes: dict[str, Any]) -> None:
+    client.send_half("orders", b"other")
+    entry = client.send_half("orders", b"tx")
+    assert code(client.end("orders", entry, "COMMIT", changes=changes)) == "INVALID_TRANSACTION_ID"
+    assert stored(broker, "orders") == []
+    assert stored(broker, "payments") == []
+
+
+def test_check_comes_down_the_stream_of_the_sender(wire: GrpcWire, broker: EmbeddedBroker, server: Server) -> None:
+    sender, other = connect(wire, server), connect(wire, server)
+    streams = {one.id: listening(one, "orders") for one in (other, sender)}
+    half = message("orders", b"tx", {"a": "1"}, message_type="TRANSACTION", tag="t")
+    (entry,) = sender.send(half)["entries"]
+    asked = streams[sender.id].read()["recover_orphaned_transaction_command"]
+    assert asked["transaction_id"] == entry["transaction_id"]
+    told = asked["message"]
+    assert told["topic"] == {"name": "orders"}
+    assert (told["body"], told["user_properties"]) == (half["body"], {"a": "1"})
+    system = told["system_properties"]
+    assert (system["message_id"], system["tag"]) == (entry["message_id"], "t")
+    assert (system["message_type"], system["body_digest"]["type"]) == ("TRANSACTION", "MD5")
+    assert streams[other.id].read_if_any(0) is None
+    # Several clients send 0 for "unknown".
+    assert code(sender.end("orders", entry, "TRANSACTION_RESOLUTION_UNSPECIFIED", "SOURCE_SERVER_CHECK")) == "OK"
+    assert (
+        streams[sender.id].read()["recover_orphaned_transaction_command"]["transaction_id"] == entry["transaction_id"]
+    )
+    assert code(sender.end("orders", entry, "COMMIT", "SOURCE_SERVER_CHECK")) == "OK"
+    assert [one.body for one in stored(broker, "orders")] == [b"tx"]
+
+
+def test_check_goes_to_another_producer_of_the_topic_if_the_sender_has_gone(
+    wire: GrpcWire, broker: EmbeddedBroker, server: Server
+) -> None:
+    sender, other = connect(wire, server), connect(wire, server)
+    stream = listening(other, "orders")
+    entry = sender.send_half("orders")
+    assert code(sender.call("NotifyClientTermination", {})) == "OK"
+    asked = stream.read()["recover_orphaned_transaction_command"]
+    assert asked["transaction_id"] == entry["transaction_id"]
+    assert code(other.end("orders", entry, "ROLLBACK", "SOURCE_SERVER_CHECK")) == "OK"
+    assert broker.transaction(entry["message_id"]).state != "pending"
+
+
+def test_producer_without_a_stream_is_checked_when_it_opens_one(client: GrpcClient) -> None:
+    entry = client.send_half("orders")
+    stream = client.telemetry()
+    asked = stream.read()["recover_orphaned_transaction_command"]
+    assert asked["transaction_id"] == entry["transaction_id"]
+
+
+# Requests that are wrong as a whole
+
+
+def test_request_without_a_client_id(wire: GrpcWire, server: Server) -> None:
+    client = connect(wire, server, "")
+    assert code(client.call("QueryRoute", {"topic": {"name": "orders"}})) == "CLIENT_ID_REQUIRED"
+    ended = client.telemetry().read()
+    assert ended["ended"] == "INVALID_ARGUMENT"
+    assert "x-mq-client-id" in ended["details"]
+
+
+def test_unknown_method_and_malformed_bytes(client: GrpcClient) -> None:
+    prefix = "/apache.rocketmq.v2.MessagingService/"
+    with pytest.raises(ProgramError) as unknown:
+        client.send_bytes(prefix + "Nothing", b"")
+    assert unknown.value.code == UNIMPLEMENTED
+    with pytest.raises(ProgramError) as malformed:
+        client.send_bytes(prefix + "SendMessage", b"\xff\xff\xff")
+    assert malformed.value.code == INTERNAL
+    assert code(client.send(message("orders"))) == "OK", "the connection continues"
+
+
+@pytest.mark.parametrize("rpc", ["RecallMessage", "SyncLiteSubscription", "UpdateOffset", "GetOffset", "QueryOffset"])
+def test_requests_that_are_not_served_say_so(client: GrpcClient, rpc: str) -> None:
+    assert code(client.call(rpc, {})) == "NOT_IMPLEMENTED"
+
+
+def test_client_that_leaves_is_forgotten(wire: GrpcWire, server: Server) -> None:
+    client = connect(wire, server)
+    listening(client, "orders")
+    assert server.counters()["grpc_clients"] == 1
+    assert code(client.call("NotifyClientTermination", {})) == "OK"
+    eventually(lambda: server.counters()["grpc_clients"] == 0)
+
+
+def test_server_stops_with_open_streams(wire: GrpcWire, broker: EmbeddedBroker) -> None:
+    with Server(broker, GRPC) as server:
+        stream = listening(connect(wire, server), "orders")
+    assert "ended" in stream.read()
