@@ -238,7 +238,8 @@ class Operations(Lists):
         """Returns names and values, as text: settings of the store, facts of its files, what opening it found."""
         broker = self._broker
         config = {field.name: str(getattr(broker.config, field.name)) for field in dataclasses.fields(broker.config)}
-        facts = {name: f"{getattr(broker.stat(), name):,}" for name in _STATISTICS}
+        stat = broker.stat()
+        facts = {name: f"{getattr(stat, name):,}" for name in _STATISTICS}
         report = {name: str(getattr(broker.open_report, name)) for name in _OPENING}
         return {"store": config, "files": facts, "opening": report}
 
