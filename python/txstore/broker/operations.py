@@ -29,12 +29,15 @@ from txstore.errors import (
     TxStoreError,
 )
 from txstore.message import TransactionState, dead_letter_topic
+from txstore.producer.local_transaction import error_text
+from txstore.producer.outbox import RowForwarder
 
 __all__ = [
     "GroupLag",
     "GroupRow",
     "MemberRow",
     "Operations",
+    "OutboxFacts",
     "Overview",
     "PendingGroup",
     "ReplicaRow",
@@ -161,6 +164,20 @@ class MemberRow:
 
 
 @dataclass(frozen=True, slots=True)
+class OutboxFacts:
+    """A database with messages that wait for a log."""
+
+    name: str
+    """The database, without a password."""
+    waiting: int | None
+    """None if the database cannot be read."""
+    oldest_ms: int | None
+    error: str | None
+    has_rows: bool
+    """Whether its rows can be shown."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Sums:
     """What takes a walk over all queues and groups."""
 
@@ -233,6 +250,10 @@ class Operations(Lists):
             raise AlreadyEndedError(f"transaction {transaction_id} is {row.state}", outcome=row.state.value)
         broker._check_soon(row.halves[-1][0])
         return bool(broker._producers.of_group(row.producer_group or ""))
+
+    def outbox_facts(self) -> list[OutboxFacts]:
+        """Returns the databases for which this process forwards messages."""
+        return [_outbox(forwarder) for forwarder in self._broker.outboxes.forwarders()]
 
     def settings(self) -> dict[str, dict[str, str]]:
         """Returns names and values, as text: settings of the store, facts of its files, what opening it found."""
@@ -325,6 +346,14 @@ class Operations(Lists):
         }
         taken = datetime.fromtimestamp(now_ms / 1000, UTC)
         return _Sums(taken, sent, len(broker.topics()), lag_of, dead, delayed)
+
+
+def _outbox(forwarder: RowForwarder) -> OutboxFacts:
+    try:
+        status = forwarder.status()
+    except Exception as error:  # The driver's own, of any class.
+        return OutboxFacts(forwarder.name, None, None, error_text(error), has_rows=False)
+    return OutboxFacts(forwarder.name, status.rows, int(status.oldest_seconds * 1000), None, has_rows=False)
 
 
 def _largest(counts: Mapping[str, int]) -> tuple[GroupLag, ...]:

@@ -12,14 +12,15 @@ from typing import Any
 from txstore._native import StoredMessage, TransactionRow
 from txstore.broker import EmbeddedBroker
 from txstore.broker.lists import DelayedLevel, DiscardedRow, LetterPage, PendingPage
-from txstore.broker.operations import GroupRow, MemberRow, Operations, Overview, TopicRow
+from txstore.broker.operations import GroupRow, MemberRow, Operations, OutboxFacts, Overview, TopicRow
 from txstore.broker.queries import TopicDescription
 from txstore.consumer.progress import DeadLetter, GroupDescription, QueueLag
+from txstore.errors import InvalidOptionError
 from txstore.interface import EndedTransaction
 from txstore.message import ConsumeFromWhere, LocalTransactionState, SentMessage
 from txstore.transactions.trace import TransactionTrace
 
-__all__ = ["Call", "Operator", "calls_of"]
+__all__ = ["Call", "Operator", "calls_of", "unknown_call"]
 
 Call = Callable[..., Any]
 """Makes a call: its name, then its arguments by name."""
@@ -32,10 +33,17 @@ def calls_of(broker: EmbeddedBroker) -> Call:
     def call(name: str, **arguments: Any) -> Any:
         if name == "group_members":
             return []
-        found: Callable[..., Any] = getattr(operations, name, None) or getattr(broker, name)
+        found: Callable[..., Any] | None = getattr(operations, name, None) or getattr(broker, name, None)
+        if found is None:
+            raise unknown_call(name)
         return found(**arguments)
 
     return call
+
+
+def unknown_call(name: str) -> InvalidOptionError:
+    """Returns the error for a call that nobody answers here."""
+    return InvalidOptionError(f"nobody answers {name} here\nhint: use the same release on both sides", option="call")
 
 
 class Operator:
@@ -60,6 +68,26 @@ class Operator:
         """Returns the delay levels with messages that wait, each with the next `limit` of them."""
         found: list[DelayedLevel] = self._call("delayed_levels", limit=limit)
         return found
+
+    # Outboxes. Their rows are shown by a console that was given the databases.
+
+    def outbox_facts(self) -> list[OutboxFacts]:
+        """Returns the databases with messages that wait for a log."""
+        found: list[OutboxFacts] = self._call("outbox_facts")
+        return found
+
+    def outbox_rows(self, database: str, limit: int) -> Sequence[Any]:
+        """Returns rows that wait in a database, oldest first. Raises InvalidOptionError for an unknown one."""
+        found: Sequence[Any] = self._call("outbox_rows", database=database, limit=limit)
+        return found
+
+    def outbox_retry(self, database: str, message_id: str) -> None:
+        """Lets a parked message be sent again. Raises MessageNotFoundError."""
+        self._call("outbox_retry", database=database, message_id=message_id)
+
+    def outbox_drop(self, database: str, message_id: str) -> None:
+        """Deletes a parked message. Raises MessageNotFoundError."""
+        self._call("outbox_drop", database=database, message_id=message_id)
 
     # Topics and messages
 

@@ -36,6 +36,7 @@ from txstore.errors import (
     InvalidOptionError,
     MessageNotFoundError,
     OffsetTooOldError,
+    ReadOnlyError,
     TransactionNotFoundError,
     TxStoreError,
 )
@@ -66,6 +67,7 @@ _STATUS: tuple[tuple[type[TxStoreError], int], ...] = (
     (InvalidNameError, 404),
     (AlreadyEndedError, 409),
     (InUseError, 409),
+    (ReadOnlyError, 409),
     (InvalidOptionError, 400),
 )
 

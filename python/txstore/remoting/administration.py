@@ -26,7 +26,16 @@ from txstore._native import (
     decode_records,
 )
 from txstore.broker.lists import DelayedLevel, DelayedRow, DiscardedRow, LetterPage, PendingPage
-from txstore.broker.operations import GroupLag, GroupRow, MemberRow, Overview, PendingGroup, ReplicaRow, TopicRow
+from txstore.broker.operations import (
+    GroupLag,
+    GroupRow,
+    MemberRow,
+    OutboxFacts,
+    Overview,
+    PendingGroup,
+    ReplicaRow,
+    TopicRow,
+)
 from txstore.broker.queries import QueueExtent, QueueRange, TopicDescription
 from txstore.consumer.progress import DeadLetter, GroupDescription, QueueLag
 from txstore.errors import ProtocolError, TxStoreError
@@ -54,6 +63,7 @@ _DATACLASSES: tuple[type[Any], ...] = (
     GroupRow,
     LetterPage,
     MemberRow,
+    OutboxFacts,
     Overview,
     PendingGroup,
     PendingPage,

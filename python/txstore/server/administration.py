@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 from txstore._native import RemotingServer, ResponseCode
 from txstore.broker import EmbeddedBroker
 from txstore.broker.operations import Operations, Overview, ReplicaRow
+from txstore.console.operator import unknown_call
 from txstore.consumer.progress import DeadLetter, GroupDescription
 from txstore.errors import TxStoreError
 from txstore.message import ConsumeFromWhere, LocalTransactionState
@@ -87,6 +88,7 @@ _CALLS: dict[str, dict[str, Kind]] = {
     "delayed_levels": {"limit": int},
     "ask": {"transaction_id": str},
     "settings": {},
+    "outbox_facts": {},
     "group_members": {"group": str},
 }
 """The calls, each with the types of its arguments."""
@@ -139,6 +141,8 @@ class Administration:
     def make(self, name: str, **arguments: Any) -> object:
         """Makes a listed call in this process. Raises what the broker's call raises."""
         made: Callable[..., object] | None = self._own.get(name) or getattr(self._operations, name, None)
+        if made is None and name not in _CALLS:
+            raise unknown_call(name)
         return (made or getattr(self._broker, name))(**arguments)
 
     def call(self, request: Request) -> Reply:
