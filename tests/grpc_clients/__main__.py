@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.certificates import Authority
 from tests.grpc_clients.clients import CLIENTS
+from tests.grpc_clients.expected import ON_OURS
 from tests.grpc_clients.faces import OURS, both_faces
 from tests.grpc_clients.outcomes import Outcome, Runner
 from tests.grpc_clients.page import PAGE, page
@@ -37,7 +38,7 @@ def run(which: str, names: Iterable[str], scenarios: Iterable[str] = SCENARIOS) 
 
 def main() -> None:
     if sys.argv[1:] == ["page"]:
-        PAGE.write_text(page(run(OURS, CLIENTS)))
+        PAGE.write_text(page(run(OURS, CLIENTS, ON_OURS)))
     else:
         which, names, *scenarios = sys.argv[1:]
         run(which, names.split(","), scenarios or SCENARIOS)

@@ -10,8 +10,10 @@ import pytest
 
 from tests.certificates import Authority
 from tests.grpc_clients.clients import CLIENTS, NoClientError
-from tests.grpc_clients.faces import both_faces
+from tests.grpc_clients.expected import ON_OURS
+from tests.grpc_clients.faces import OURS, both_faces
 from tests.grpc_clients.outcomes import Outcome, Runner
+from tests.grpc_clients.scenarios import SCENARIOS
 from tests.grpc_clients.servers import GrpcServer
 from tests.peer import rocketmq as peer
 
@@ -38,8 +40,9 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcomes]:
             both = faces(server)
             if isinstance(both, str):
                 return both
+            asked = ON_OURS if server == OURS else SCENARIOS
             try:
-                return Runner(CLIENTS[client], *both, folder / server / "clients", authority.file).run()
+                return Runner(CLIENTS[client], *both, folder / server / "clients", authority.file).run(asked)
             except NoClientError as problem:
                 return str(problem)
 

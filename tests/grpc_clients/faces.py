@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.certificates import Authority
+from tests.grpc_clients.ours import serve_ours
 from tests.grpc_clients.servers import GrpcServer
 from tests.grpc_clients.theirs import serve_theirs
 from tests.peer import rocketmq as peer
@@ -28,7 +29,8 @@ def both_faces(which: str, folder: Path, authority: Authority) -> Iterator[tuple
     folders = [folder / f"{which}{'-guarded' * accounts}" for accounts in (False, True)]
     for one in folders:
         one.mkdir()
-    assert which == THEIRS, "txstore does not serve these clients yet"
-    serve: Callable[..., AbstractContextManager[GrpcServer]] = partial(serve_theirs, peer.Home.build(folder))
+    serve: Callable[..., AbstractContextManager[GrpcServer]] = serve_ours
+    if which == THEIRS:
+        serve = partial(serve_theirs, peer.Home.build(folder))
     with serve(folders[0], pair) as server, serve(folders[1], pair, accounts=True) as guarded:
         yield server, guarded

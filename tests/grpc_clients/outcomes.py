@@ -23,11 +23,21 @@ from tests.grpc_clients.scenes import NotOfferedError, Scene
 from tests.grpc_clients.servers import GrpcServer
 from tests.programs import Program, ProgramError, ProgramGoneError
 
-__all__ = ["FAILED", "HANGS", "INVALID_ARGUMENT", "NOT_OFFERED", "REFUSED", "WORKS", "Outcome", "Runner"]
+__all__ = [
+    "FAILED",
+    "HANGS",
+    "INVALID_ARGUMENT",
+    "NOT_OFFERED",
+    "REFUSED",
+    "UNAUTHENTICATED",
+    "WORKS",
+    "Outcome",
+    "Runner",
+]
 
 WORKS, REFUSED, NOT_OFFERED, FAILED, HANGS = "works", "refused", "not offered", "fails", "hangs"
-INVALID_ARGUMENT = 3
-"""gRPC's own code, with which a server ends a stream."""
+INVALID_ARGUMENT, UNAUTHENTICATED = 3, 16
+"""gRPC's own codes, with which a server ends a stream."""
 SIDE_BY_SIDE = 8
 _runs = itertools.count(1)
 
@@ -38,7 +48,7 @@ class Outcome:
 
     scenario: str
     result: str
-    code: int | None = None
+    code: int | str | None = None
     saw: dict[str, Any] = field(default_factory=dict)
     problem: str = ""
 

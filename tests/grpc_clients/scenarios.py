@@ -43,59 +43,65 @@ def scenario(
     return add
 
 
+DETAILS: Facts = {"tag": "paid", "keys": ["k1", "k2"], "properties": {"colour": "blau ü", "size": "3"}}
+IN_ORDER = {f"g{rest}": [str(number) for number in range(12) if number % 3 == rest] for rest in range(3)}
+"""The bodies of each message group, where twelve messages went to three groups by turns."""
+
+
 # Producers ------------------------------------------------------------------------------------------------------------
 
 
-@scenario("send; tag, keys and properties arrive")
+@scenario("send; tag, keys and properties are stored")
 def send(scene: Scene) -> Facts:
-    topic, group = scene.topic(), scene.group()
-    producer, consumer = scene.producer(topic), scene.simple(group, topic)
-    more = {"tag": "paid", "keys": ["k1", "k2"], "properties": {"colour": "blau ü", "size": "3"}}
-    sent = [scene.send(producer, topic, f"body {n} ü", **more) for n in range(8)]
-    received = scene.take(consumer, len(sent))
-    assert {message["message_id"] for message in received} == {message["message_id"] for message in sent}
-    assert Counter(bodies_of(received)) == Counter(f"body {n} ü" for n in range(8))
-    seen = [{name: message[name] for name in (*more, "attempt")} for message in received]
-    assert all(one == more | {"attempt": 1} for one in seen), seen
-    return {"messages": len(received)} | seen[0]
+    topic = scene.topic()
+    producer = scene.producer(topic)
+    sent = [scene.send(producer, topic, f"body {n} ü", **DETAILS) for n in range(8)]
+    stored = scene.stored(topic, len(sent))
+    assert {one.properties["UNIQ_KEY"] for one in stored} == {message["message_id"] for message in sent}
+    assert Counter(one.body for one in stored) == Counter(f"body {n} ü" for n in range(8))
+    wanted = {"TAGS": "paid"} | DETAILS["properties"]
+    for one in stored:
+        assert {name: one.properties.get(name) for name in wanted} == wanted
+        assert sorted(one.properties["KEYS"].split()) == DETAILS["keys"]
+    return {}
 
 
-@scenario("send in message groups (FIFO), order kept")
+@scenario("send in message groups (FIFO), each group in one queue and in order")
 def send_fifo(scene: Scene) -> Facts:
-    topic, group = scene.topic("FIFO"), scene.group(fifo=True)
-    producer, consumer = scene.producer(topic), scene.simple(group, topic)
+    topic = scene.topic("FIFO")
+    producer = scene.producer(topic)
     for number in range(12):
         scene.send(producer, topic, str(number), message_group=f"g{number % 3}")
     order: dict[str, list[str]] = {}
-    for message in scene.take(consumer, 12):
-        order.setdefault(message["message_group"], []).append(message["body"])
-    assert order == {f"g{rest}": [str(number) for number in range(12) if number % 3 == rest] for rest in range(3)}
-    return {"groups": len(order)}
+    for one in scene.stored(topic, 12):
+        order.setdefault(one.properties["__SHARDINGKEY"], []).append(one.body)
+    assert order == IN_ORDER
+    return {}
 
 
 @scenario("send with a delivery time (delay)")
 def send_delayed(scene: Scene) -> Facts:
-    topic, group = scene.topic("DELAY"), scene.group()
-    producer, consumer = scene.producer(topic), scene.simple(group, topic)
+    topic = scene.topic("DELAY")
+    producer = scene.producer(topic)
     due_ms = int(time.time() * 1000) + 5_000
     scene.send(producer, topic, "later", deliver_ms=due_ms)
-    (message,) = scene.take(consumer, 1)
+    (one,) = scene.stored(topic, 1)
     # A client that knows only seconds has cut it off.
-    assert message["at_ms"] >= due_ms - 1_000, "it came too soon"
-    return {"attempt": message["attempt"]}
+    assert one.stored_ms >= due_ms - 1_000, "it came too soon"
+    return {}
 
 
 @scenario("recall a delayed message")
 def recall(scene: Scene) -> Facts:
-    topic, group = scene.topic("DELAY"), scene.group()
-    producer, consumer = scene.producer(topic), scene.simple(group, topic)
+    topic = scene.topic("DELAY")
+    producer = scene.producer(topic)
     due_ms = int(time.time() * 1000) + 10_000
     recalled = scene.send(producer, topic, "recalled", deliver_ms=due_ms)
     scene.call("producer.recall", handle=producer, topic=topic, recall_handle=recalled.get("recall_handle"))
-    scene.send(producer, topic, "kept", deliver_ms=due_ms)
-    (message,) = scene.take(consumer, 1)
-    assert message["body"] == "kept"
-    return {"received": scene.receive(consumer)}
+    scene.send(producer, topic, "kept", deliver_ms=due_ms + 2_000)
+    (one,) = scene.stored(topic, 1)
+    assert one.body == "kept"
+    return {}
 
 
 # Transactions ---------------------------------------------------------------------------------------------------------
@@ -103,67 +109,81 @@ def recall(scene: Scene) -> Facts:
 
 @scenario("transaction: commit")
 def commit(scene: Scene) -> Facts:
-    topic, group = scene.topic("TRANSACTION"), scene.group()
-    producer, consumer = scene.producer(topic, answers={}), scene.simple(group, topic)
+    topic = scene.topic("TRANSACTION")
+    producer = scene.producer(topic, answers={})
     sent = scene.transact(producer, topic, "committed", "COMMIT")
-    (message,) = scene.take(consumer, 1)
-    assert (message["message_id"], message["body"]) == (sent["message_id"], "committed")
-    return {"again": bodies_of(scene.receive(consumer))}
+    (one,) = scene.stored(topic, 1)
+    assert (one.properties["UNIQ_KEY"], one.body) == (sent["message_id"], "committed")
+    return {}
 
 
 @scenario("transaction: roll back")
 def roll_back(scene: Scene) -> Facts:
-    topic, group = scene.topic("TRANSACTION"), scene.group()
-    producer, consumer = scene.producer(topic, answers={}), scene.simple(group, topic)
+    topic = scene.topic("TRANSACTION")
+    producer = scene.producer(topic, answers={})
     scene.transact(producer, topic, "rolled back", "ROLLBACK")
     scene.transact(producer, topic, "committed", "COMMIT")
-    found = bodies_of(scene.take(consumer, 1)) + bodies_of(scene.receive(consumer))
-    assert found == ["committed"]
+    (one,) = scene.stored(topic, 1)
+    assert one.body == "committed"
     return {}
 
 
 @scenario("transaction: the server asks, first answer unknown, then commit or roll back")
 def check(scene: Scene) -> Facts:
-    topic, group = scene.topic("TRANSACTION"), scene.group()
+    topic = scene.topic("TRANSACTION")
     answers = {"paid": ["UNKNOWN", "COMMIT"], "not paid": ["UNKNOWN", "ROLLBACK"]}
-    producer, consumer = scene.producer(topic, answers=answers), scene.simple(group, topic)
+    producer = scene.producer(topic, answers=answers)
     for body in answers:
         scene.transact(producer, topic, body, "NONE")
     eventually(lambda: all(scene.checks(producer).count(body) >= 2 for body in answers), 120)
-    found = bodies_of(scene.take(consumer, 1)) + bodies_of(scene.receive(consumer))
-    assert found == ["paid"]
+    (one,) = scene.stored(topic, 1)
+    assert one.body == "paid"
     return {}
 
 
 @scenario("transaction: its producer was killed, another one of the topic is asked")
 def orphan(scene: Scene) -> Facts:
-    topic, group = scene.topic("TRANSACTION"), scene.group()
-    consumer = scene.simple(group, topic)
+    topic = scene.topic("TRANSACTION")
     with scene.another() as dying:
         handle = dying.call("producer.start", **scene.endpoint(), topics=[topic], answers={})
         dying.call("producer.transact", handle=handle, topic=topic, body="orphan", end="NONE")
         dying.kill()
     heir = scene.producer(topic, answers={"orphan": ["COMMIT"]})
-    assert bodies_of(scene.take(consumer, 1)) == ["orphan"]
+    (one,) = scene.stored(topic, 1)
+    assert one.body == "orphan"
     return {"asked": sorted(set(scene.checks(heir)))}
 
 
 # Simple consumers -----------------------------------------------------------------------------------------------------
 
 
-@scenario("SimpleConsumer: receive and acknowledge")
+@scenario("SimpleConsumer: receive with tag, keys and properties, and acknowledge")
 def simple(scene: Scene) -> Facts:
     topic, group = scene.topic(), scene.group()
     producer, consumer = scene.producer(topic), scene.simple(group, topic)
-    for number in range(20):
-        scene.send(producer, topic, str(number))
+    sent = [scene.send(producer, topic, f"body {n} ü", **DETAILS) for n in range(20)]
+    received = scene.take(consumer, 20, invisible_s=10)
     # Acknowledged messages do not come again, though their invisible duration ends.
-    found = Counter(bodies_of(scene.take(consumer, 20, invisible_s=10)))
     scene.stop(consumer)
-    again = scene.simple(group, topic, await_s=15)
-    found += Counter(bodies_of(scene.receive(again)))
-    assert found == Counter(map(str, range(20)))
-    return {"messages": found.total()}
+    received += scene.receive(scene.simple(group, topic, await_s=15))
+    assert Counter(message["message_id"] for message in received) == Counter(message["message_id"] for message in sent)
+    assert Counter(bodies_of(received)) == Counter(f"body {n} ü" for n in range(20))
+    seen = [{name: message[name] for name in (*DETAILS, "attempt")} for message in received]
+    assert all(one == DETAILS | {"attempt": 1} for one in seen), seen
+    return {"messages": len(received)}
+
+
+@scenario("SimpleConsumer: message groups (FIFO) in order")
+def simple_fifo(scene: Scene) -> Facts:
+    topic, group = scene.topic("FIFO"), scene.group(fifo=True)
+    producer, consumer = scene.producer(topic), scene.simple(group, topic)
+    for number in range(12):
+        scene.send(producer, topic, str(number), message_group=f"g{number % 3}")
+    order: dict[str, list[str]] = {}
+    for message in scene.take(consumer, 12):
+        order.setdefault(message["message_group"], []).append(message["body"])
+    assert order == IN_ORDER
+    return {}
 
 
 @scenario("SimpleConsumer: not acknowledged, received again with its attempt")
@@ -281,7 +301,7 @@ def push_fifo(scene: Scene) -> Facts:
     for message in received:
         if not message["failed"]:
             order.setdefault(message["message_group"], []).append(message["body"])
-    assert order == {f"g{rest}": [str(number) for number in range(12) if number % 3 == rest] for rest in range(3)}
+    assert order == IN_ORDER
     return {"attempts": [message["attempt"] for message in received if message["body"] == "3"]}
 
 

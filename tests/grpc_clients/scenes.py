@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.grpc_clients.clients import TLS, Client
-from tests.grpc_clients.servers import ACCESS_KEY, SECRET_KEY, GrpcServer
+from tests.grpc_clients.servers import ACCESS_KEY, SECRET_KEY, GrpcServer, Stored
 from tests.programs import CALL_TIMEOUT_S, Program, ProgramError
 from tests.waiting import eventually
 
@@ -142,6 +142,13 @@ class Scene:
             bodies = [(message["body"], message["attempt"]) for message in received]
             raise AssertionError(f"{len(received)} of {wanted} messages were pushed: {bodies}") from problem
         return received
+
+    def stored(self, topic: str, wanted: int) -> list[Stored]:
+        """The messages of a topic, when these are so many."""
+        eventually(lambda: len(self.server.stored(topic)) >= wanted, LONG_S)
+        found = self.server.stored(topic)
+        assert len(found) == wanted, found
+        return found
 
     def checks(self, producer: int) -> list[str]:
         """The bodies of the transactions that the producer was asked about, in order."""

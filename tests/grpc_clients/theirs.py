@@ -16,7 +16,7 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 
 from tests.certificates import Pair
-from tests.grpc_clients.servers import ACCESS_KEY, QUEUES, SECRET_KEY
+from tests.grpc_clients.servers import ACCESS_KEY, QUEUES, SECRET_KEY, Stored
 from tests.peer import rocketmq as peer
 
 __all__ = ["Theirs", "serve_theirs"]
@@ -43,14 +43,17 @@ class Theirs:
     def endpoints(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def _call(self, command: str, **facts: Any) -> None:
-        self.broker.peer.call(command, handle=self.broker.facts["handle"], **facts)
+    def _call(self, command: str, **facts: Any) -> Any:
+        return self.broker.peer.call(command, handle=self.broker.facts["handle"], **facts)
 
     def create_topic(self, topic: str, kind: str) -> None:
         self._call("broker.topic", topic=topic, type=kind, queues=QUEUES)
 
     def create_group(self, group: str, *, fifo: bool, attempts: int) -> None:
         self._call("broker.group", group=group, fifo=fifo, retries=attempts - 1)
+
+    def stored(self, topic: str) -> list[Stored]:
+        return [Stored(**found) for found in self._call("broker.messages", topic=topic)]
 
     def dead_letters(self, group: str) -> int:
         return sum(end - first for topic, _, first, end in self.broker.status()["queues"] if topic == f"%DLQ%{group}")

@@ -17,8 +17,9 @@ use serde_json::{json, Value};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 /// Of a refusal the client tells the name alone; of one of a stream gRPC's.
-const CODES: [(&str, i32); 12] = [
+const CODES: [(&str, i32); 13] = [
     ("InvalidArgument", 3),
+    ("Unauthenticated", 16),
     ("BAD_REQUEST", 40000),
     ("ILLEGAL_TOPIC", 40002),
     ("ILLEGAL_CONSUMER_GROUP", 40003),

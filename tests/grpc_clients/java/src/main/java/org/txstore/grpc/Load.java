@@ -13,6 +13,7 @@ import org.apache.rocketmq.client.apis.producer.Transaction;
 /** A client as fast as its server lets it: how many a second. For benches. */
 final class Load {
     private static final int RECEIVED_MAX = 32;
+    private static final int FAILED_MAX = 100;
     private static final Duration INVISIBLE = Duration.ofSeconds(60);
 
     /** Returns how many were done. */
@@ -64,7 +65,7 @@ final class Load {
         Thread[] threads = new Thread[facts.getIntValue("threads")];
         for (int number = 0; number < threads.length; number++) {
             threads[number] = new Thread(() -> {
-                while (System.nanoTime() < end && done.get() < wanted) {
+                while (System.nanoTime() < end && done.get() < wanted && failed.get() < FAILED_MAX) {
                     try {
                         int some = work.once();
                         if (some > 0) {

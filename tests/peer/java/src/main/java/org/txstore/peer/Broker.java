@@ -6,11 +6,15 @@ import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
+import java.nio.charset.StandardCharsets;
+import java.util.Collection;
+import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.namesrv.NamesrvConfig;
 import org.apache.rocketmq.namesrv.NamesrvController;
 import org.apache.rocketmq.remoting.netty.NettyClientConfig;
@@ -118,6 +122,26 @@ final class Broker implements Peer.Handled {
             .fluentPut("offsets", new TreeMap<>(broker.getConsumerOffsetManager().getOffsetTable()))
             .fluentPut("max_physical_offset", store.getMaxPhyOffset())
             .fluentPut("undispatched_bytes", store.dispatchBehindBytes());
+    }
+
+    /** Every message of a topic, queue by queue, as the store has it. */
+    JSONArray messages(JSONObject arguments) {
+        JSONArray found = new JSONArray();
+        for (ConsumeQueueInterface queue : queuesOf(arguments.getString("topic"))) {
+            for (long next = queue.getMinOffsetInQueue(); next < queue.getMaxOffsetInQueue(); next++) {
+                MessageExt message = broker.getMessageStore().lookMessageByOffset(queue.get(next).getPos());
+                found.add(new JSONObject()
+                    .fluentPut("body", new String(message.getBody(), StandardCharsets.UTF_8))
+                    .fluentPut("properties", message.getProperties())
+                    .fluentPut("stored_ms", message.getStoreTimestamp()));
+            }
+        }
+        return found;
+    }
+
+    private Collection<ConsumeQueueInterface> queuesOf(String topic) {
+        var queues = ((DefaultMessageStore) broker.getMessageStore()).getConsumeQueueTable().get(topic);
+        return queues == null ? List.of() : new TreeMap<>(queues).values();
     }
 
     /** Makes a topic of a message type: NORMAL, FIFO, DELAY, TRANSACTION or MIXED. */

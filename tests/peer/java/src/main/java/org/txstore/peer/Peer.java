@@ -45,6 +45,7 @@ public final class Peer {
         commands.put("broker.stop", arguments -> release(arguments, Broker.class).stop());
         commands.put("broker.topic", arguments -> held(arguments, Broker.class).topic(arguments));
         commands.put("broker.group", arguments -> held(arguments, Broker.class).group(arguments));
+        commands.put("broker.messages", arguments -> held(arguments, Broker.class).messages(arguments));
         commands.put("broker.status", arguments -> held(arguments, Broker.class).status());
         commands.put("proxy.start", arguments -> hold(Proxy.start(controller(arguments), arguments)));
         commands.put("proxy.stop", arguments -> release(arguments, Proxy.class).stop());
