@@ -153,9 +153,9 @@ def scale_of(quick: bool) -> Scale:
     return QUICK if quick else DEFAULT
 
 
-def alone(name: str, about: str | None, rows: Callable[[Scale], Iterator[Row]]) -> None:
+def alone(name: str, about: str | None, rows: Callable[[Scale], Iterator[Row]], package: str = "peers") -> None:
     """One part as a program of its own."""
-    parser = argparse.ArgumentParser(prog=f"python -m benches.peers.{name}", description=about)
+    parser = argparse.ArgumentParser(prog=f"python -m benches.{package}.{name}", description=about)
     parser.add_argument("--quick", action="store_true", help="a twentieth of the work, one turn: values are rough")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the values of each turn there, too")
     arguments = parser.parse_args()
