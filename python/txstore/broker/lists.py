@@ -21,7 +21,7 @@ from txstore.transactions.pending import PendingTransaction
 
 __all__ = ["DelayedLevel", "DelayedRow", "DiscardedRow", "LetterPage", "Lists", "PendingPage"]
 
-_EXAMINED_MAX = 20_000
+_EXAMINED_MAX = 10_000
 _ROWS_MAX = 1_000
 _SAME_KEY_MAX = 64
 
@@ -99,7 +99,7 @@ class Lists:
     ) -> PendingPage:
         """Returns pending transactions whose half queue offset is above `after` (-1: all), at most `limit`.
 
-        Compares at most 20,000 of them with the filters.
+        Compares at most 10,000 of them with the filters.
         """  # fmt: skip
         rows, examined, last = self._broker._transactions.page(
             group=group,

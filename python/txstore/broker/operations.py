@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from heapq import nlargest
 
-from txstore._native import DEAD_LETTER_PREFIX, SCHEDULE_TOPIC, StoreStat, is_system_topic
+from txstore._native import DEAD_LETTER_PREFIX, DISCARD_TOPIC, SCHEDULE_TOPIC, StoreStat, is_system_topic
 from txstore.broker.broker import EmbeddedBroker
 from txstore.broker.delay import LEVEL_SECONDS
 from txstore.broker.lists import Lists
+from txstore.config import BrokerConfig, milliseconds
 from txstore.errors import (
     AlreadyEndedError,
     MessageNotFoundError,
@@ -106,10 +107,14 @@ class Overview:
     pending: int
     oldest_pending_ms: int
     """Age of the oldest pending transaction; 0 if none is pending."""
+    pending_late_ms: int
+    """The age from which a transaction waits longer than its checks should take: its first three did not end it."""
     pending_examined: int
     """How many of the oldest pending transactions `pending_groups` counts."""
     pending_groups: tuple[PendingGroup, ...]
     """Those of the oldest pending transactions, oldest first."""
+    discarded: int
+    """Discarded transactions that are left in the log, also those that were resumed since."""
     lag: int
     lags: tuple[GroupLag, ...]
     """The groups with the most messages that are not acknowledged."""
@@ -188,6 +193,7 @@ class _Sums:
     """Group → topics in which it has offsets, and lag."""
     dead: Mapping[str, int]
     delayed: int
+    discarded: int
 
 
 class Operations(Lists):
@@ -228,8 +234,10 @@ class Operations(Lists):
             sent=sums.sent,
             pending=stat.pending_transactions,
             oldest_pending_ms=oldest_ms,
+            pending_late_ms=_late_ms(broker.config),
             pending_examined=examined,
             pending_groups=groups,
+            discarded=sums.discarded,
             lag=sum(lag for _, lag in sums.lag_of.values()),
             lags=_largest({group: lag for group, (_, lag) in sums.lag_of.items() if lag}),
             dead_letters=sum(sums.dead.values()),
@@ -327,7 +335,7 @@ class Operations(Lists):
 
     def _sum(self) -> _Sums:
         broker, now_ms = self._broker, self._time_ms()
-        sent = delayed = 0
+        sent = delayed = discarded = 0
         dead: dict[str, int] = {}
         for topic, queue_id, first, end in broker.store.queues():
             if topic.startswith(DEAD_LETTER_PREFIX):
@@ -338,6 +346,8 @@ class Operations(Lists):
                 # A level's messages are due in the order in which they were stored.
                 due = broker.store.search_offset(topic, queue_id, now_ms - 1000 * LEVEL_SECONDS[queue_id])
                 delayed += end - max(first, due)
+            elif topic == DISCARD_TOPIC:
+                discarded += end - first
             elif not is_system_topic(topic):
                 sent += end
         lag_of = {
@@ -345,7 +355,7 @@ class Operations(Lists):
             for group, rows in broker.lag_by_group().items()
         }
         taken = datetime.fromtimestamp(now_ms / 1000, UTC)
-        return _Sums(taken, sent, len(broker.topics()), lag_of, dead, delayed)
+        return _Sums(taken, sent, len(broker.topics()), lag_of, dead, delayed, discarded)
 
 
 def _outbox(forwarder: RowForwarder) -> OutboxFacts:
@@ -354,6 +364,10 @@ def _outbox(forwarder: RowForwarder) -> OutboxFacts:
     except Exception as error:  # The driver's own, of any class.
         return OutboxFacts(forwarder.name, None, None, error_text(error), has_rows=False)
     return OutboxFacts(forwarder.name, status.rows, int(status.oldest_seconds * 1000), None, has_rows=False)
+
+
+def _late_ms(config: BrokerConfig) -> int:
+    return milliseconds(config.transaction_timeout) + 3 * milliseconds(config.transaction_check_interval)
 
 
 def _largest(counts: Mapping[str, int]) -> tuple[GroupLag, ...]:

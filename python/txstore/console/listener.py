@@ -6,6 +6,7 @@ Always: has a thread of its own and few more for pages, so that it delays no cli
 By hand: the socket is bound here, so that an address in use is an error before anything is served.
 """
 
+import asyncio
 import contextlib
 import ipaddress
 import os
@@ -21,9 +22,10 @@ import uvicorn
 from starlette.applications import Starlette
 
 from txstore.console.operator import Call, Operator
+from txstore.console.rates import EVERY_SECONDS, Rates
 from txstore.console.viewers import AccountFacts, Viewers
 from txstore.console.web import application
-from txstore.errors import InvalidOptionError, StoreIOError
+from txstore.errors import InvalidOptionError, StoreIOError, TxStoreError
 
 __all__ = ["Certificates", "Console"]
 
@@ -69,7 +71,11 @@ class Console:
             number = self._socket.getsockname()[1]
             viewers = Viewers(accounts, actions=actions, monotonic=time.monotonic)
             is_secure = certificates is not None
-            app = application(Operator(call), viewers, is_secure=is_secure, cookie=f"txstore_console_{number}")
+            self._operator, self._rates = Operator(call), Rates(time.monotonic)
+            app = application(
+                self._operator, self._rates, viewers, is_secure=is_secure, cookie=f"txstore_console_{number}"
+            )
+            app.router.lifespan_context = self._lifespan
             self._config = _config(app, certificates)
         except BaseException:
             self._socket.close()
@@ -95,15 +101,23 @@ class Console:
     def _run(self) -> None:
         self._server.run(sockets=[self._socket])
 
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = _THREADS
+        sampling = asyncio.create_task(self._sample())
+        yield
+        sampling.cancel()
+        await asyncio.gather(sampling, return_exceptions=True)
 
-@contextlib.asynccontextmanager
-async def _few_threads(app: Starlette) -> AsyncIterator[None]:
-    anyio.to_thread.current_default_thread_limiter().total_tokens = _THREADS
-    yield
+    async def _sample(self) -> None:
+        """Keeps the store's numbers every few seconds."""
+        while True:
+            with contextlib.suppress(TxStoreError):  # The pages tell it.
+                self._rates.add(await anyio.to_thread.run_sync(self._operator.overview))
+            await asyncio.sleep(EVERY_SECONDS)
 
 
 def _config(app: Starlette, certificates: Certificates | None) -> uvicorn.Config:
-    app.router.lifespan_context = _few_threads
     config = uvicorn.Config(
         app,
         loop="asyncio",

@@ -1,17 +1,18 @@
 """The page `overview`: whether the store is well, and what needs a look first."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from txstore.broker.operations import Overview
+from txstore.broker.operations import OutboxFacts, Overview
 from txstore.console.page import Asked, Page
-from txstore.console.text import age, counted, number, size
+from txstore.console.rates import Past
+from txstore.console.text import age, counted, number, rate, size
 
 __all__ = ["PAGE"]
 
-_OLD_MS = 10 * 60_000
 _FULL = 0.9
+_OUTBOX_LATE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +25,19 @@ class _Tile:
     to: str | None
     """None: nothing more is shown."""
     level: str = ""
+    past: Sequence[float] = ()
+    """Its recent values."""
 
 
 def _show(asked: Asked) -> Mapping[str, Any]:
     if not asked.viewer.is_admin:
         return {"overview": None}
     overview = asked.operator.overview()
-    return {"overview": overview, "tiles": _tiles(overview)}
+    outboxes = [_outbox(one) for one in asked.operator.outbox_facts()]
+    return {"overview": overview, "tiles": _tiles(overview, asked.rates.past(), outboxes)}
 
 
-def _tiles(overview: Overview) -> list[_Tile]:
+def _tiles(overview: Overview, past: Past, outboxes: Sequence[_Tile]) -> list[_Tile]:
     oldest = overview.oldest_pending_ms
     return [
         _health(overview),
@@ -42,7 +46,8 @@ def _tiles(overview: Overview) -> list[_Tile]:
             number(overview.pending),
             f"the oldest for {age(oldest)}" if overview.pending else "none waits",
             "/transactions",
-            "bad" if oldest > _OLD_MS else "ok",
+            "bad" if oldest > overview.pending_late_ms else "ok",
+            past.pending,
         ),
         _Tile(
             "Consumer lag",
@@ -50,6 +55,7 @@ def _tiles(overview: Overview) -> list[_Tile]:
             f"in {counted(overview.groups, 'group')}",
             "/groups",
             "warning" if overview.lag > 0 else "ok",
+            past.lag,
         ),
         _Tile(
             "Dead letters",
@@ -58,11 +64,35 @@ def _tiles(overview: Overview) -> list[_Tile]:
             "/dead-letters",
             "bad" if overview.dead_letters else "ok",
         ),
+        _Tile(
+            "Discarded",
+            number(overview.discarded),
+            "transactions without an outcome; they can be resumed" if overview.discarded else "no transaction",
+            "/transactions?state=discarded",
+            "warning" if overview.discarded else "ok",
+        ),
+        *outboxes,
         _Tile("Delayed messages", number(overview.delayed), "wait for their time", "/delayed"),
         _disk(overview),
+        _Tile(
+            "Messages per second",
+            rate(past.messages_per_second),
+            "–" if past.bytes_per_second is None else f"the log grows by {size(round(past.bytes_per_second))} a second",
+            "/topics",
+            past=past.messages,
+        ),
         _Tile("Topics", number(overview.topics), f"{counted(overview.sent, 'message')} ever stored", "/topics"),
         *_clients(overview),
     ]
+
+
+def _outbox(one: OutboxFacts) -> _Tile:
+    if one.waiting is None:
+        return _Tile("Outbox", "cannot be read", f"{one.name}: {one.error}", "/outbox", "bad")
+    waits = f"the oldest for {age(one.oldest_ms)}" if one.waiting else "nothing waits"
+    note = f"{one.name}: {one.error or waits}"
+    is_late = (one.oldest_ms or 0) > _OUTBOX_LATE_MS
+    return _Tile("Outbox", number(one.waiting), note, "/outbox", "bad" if one.error or is_late else "ok")
 
 
 def _health(overview: Overview) -> _Tile:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from txstore.console.operator import Operator
+from txstore.console.rates import Rates
 from txstore.console.text import link
 from txstore.console.viewers import Viewer
 from txstore.errors import InvalidOptionError
@@ -28,6 +29,7 @@ class Asked:
     """A request of a known viewer."""
 
     operator: Operator
+    rates: Rates
     viewer: Viewer
     parameters: Mapping[str, str]
     """Of the address."""

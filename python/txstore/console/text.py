@@ -7,13 +7,26 @@ Always: times are UTC.
 
 import json
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-__all__ = ["Body", "age", "body_of", "counted", "link", "milliseconds", "number", "shown", "size", "utc"]
+__all__ = [
+    "Body",
+    "age",
+    "body_of",
+    "counted",
+    "line_of",
+    "link",
+    "milliseconds",
+    "number",
+    "rate",
+    "shown",
+    "size",
+    "utc",
+]
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
 _HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
@@ -83,6 +96,21 @@ def link(path: str, /, **parameters: object) -> str:
     """Returns the address of a page. Parameters that are None or empty are left out."""
     kept: Mapping[str, Any] = {name: value for name, value in parameters.items() if value not in (None, "")}
     return f"{path}?{urlencode(kept, errors='replace')}" if kept else path
+
+
+def rate(value: float | None) -> str:
+    """Returns a number per second; a dash for None."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
+
+
+def line_of(values: Sequence[float]) -> str:
+    """Returns the points of a line over a box of 100 by 24, for an SVG; empty with fewer than two values."""
+    if len(values) < 2:
+        return ""
+    most, step = max(*values, 1.0), 100 / (len(values) - 1)
+    return " ".join(f"{at * step:.1f},{23 - 22 * value / most:.1f}" for at, value in enumerate(values))
 
 
 @dataclass(frozen=True, slots=True)

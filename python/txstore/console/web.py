@@ -28,6 +28,7 @@ from txstore.console import text
 from txstore.console.operator import Operator
 from txstore.console.page import Action, Asked, Page
 from txstore.console.pages import ACTIONS, NAVIGATION, PAGES
+from txstore.console.rates import Rates
 from txstore.console.viewers import Viewer, Viewers
 from txstore.errors import (
     AlreadyEndedError,
@@ -81,9 +82,9 @@ class _RefusalError(Exception):
         self.message = message
 
 
-def application(operator: Operator, viewers: Viewers, *, is_secure: bool, cookie: str) -> Starlette:
+def application(operator: Operator, rates: Rates, viewers: Viewers, *, is_secure: bool, cookie: str) -> Starlette:
     """Returns the console as an ASGI application. `is_secure`: whether it is served over TLS. `cookie`: its name."""
-    web = _Web(operator, viewers, is_secure=is_secure, cookie=cookie)
+    web = _Web(operator, rates, viewers, is_secure=is_secure, cookie=cookie)
     routes = [Route(page.path, web.page(page), methods=["GET"]) for page in PAGES]
     routes += [Route(action.path, web.action(action), methods=["GET", "POST"]) for action in ACTIONS]
     routes += [Route(_LOGIN, web.log_in, methods=["GET", "POST"]), Route(_LOGOUT, web.log_out, methods=["POST"])]
@@ -97,8 +98,9 @@ def application(operator: Operator, viewers: Viewers, *, is_secure: bool, cookie
 class _Web:
     """The requests of one console."""
 
-    def __init__(self, operator: Operator, viewers: Viewers, *, is_secure: bool, cookie: str) -> None:
+    def __init__(self, operator: Operator, rates: Rates, viewers: Viewers, *, is_secure: bool, cookie: str) -> None:
         self._operator = operator
+        self._rates = rates
         self._viewers = viewers
         self._is_secure = is_secure
         self._cookie = cookie
@@ -109,7 +111,7 @@ class _Web:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        for name in ("age", "body_of", "number", "shown", "size", "utc"):
+        for name in ("age", "body_of", "line_of", "number", "shown", "size", "utc"):
             self._templates.filters[name] = getattr(text, name)
         self._templates.globals["link"] = text.link
 
@@ -169,7 +171,7 @@ class _Web:
                 there = request.url.path + (f"?{request.url.query}" if request.url.query else "")
                 to = text.link(_LOGIN, to=there if request.method == "GET" and there != "/" else None)
                 return self._finish(RedirectResponse(to, 303), viewer)
-            asked = Asked(self._operator, viewer, dict(request.query_params), form)
+            asked = Asked(self._operator, self._rates, viewer, dict(request.query_params), form)
             response = run(asked)
         except _RefusalError as refused:
             return self._error(request, viewer, refused.status, refused.message)
