@@ -36,6 +36,9 @@ class Shown(html.parser.HTMLParser):
         """The cells of all tables' rows, without their heads."""
         self.tiles: dict[str, str] = {}
         """The overview's numbers by name."""
+        self.levels: dict[str, str] = {}
+        """How the overview marks each number: `ok`, `warning`, `bad`, or nothing."""
+        self.tile_links: dict[str, str] = {}
         self.forms: list[Form] = []
         self.tags: Counter[str] = Counter()
         self._words: list[str] = []
@@ -86,11 +89,17 @@ class Shown(html.parser.HTMLParser):
             self.rows[-1][-1] += data.strip()
         if given.get("class") == "name":
             self._tile = data
+            self.levels[data] = self._attribute("li", "class").removeprefix("tile").strip()
+            self.tile_links[data] = self._attribute("a", "href")
         elif tag == "strong" and self._tile:
             self.tiles[self._tile] = data
         for name, attributes in self._path:
             if name == "a" and "href" in attributes and data.strip():
                 self.links.setdefault(data.strip(), attributes["href"])
+
+    def _attribute(self, tag: str, attribute: str) -> str:
+        """The attribute of the enclosing tag; empty without one."""
+        return next((given.get(attribute, "") for name, given in reversed(self._path) if name == tag), "")
 
     def _inside(self, tag: str) -> bool:
         return any(name == tag for name, _ in self._path)

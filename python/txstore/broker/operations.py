@@ -50,7 +50,6 @@ _TOP = 10
 _OLDEST_MAX = 2_000
 _STATISTICS = tuple(name for name in vars(StoreStat) if not name.startswith("_"))
 _OPENING = ("clean", "scanned_from", "scanned_bytes", "truncated_bytes", "healed_ops", "duration")
-_DISK_NONE = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +215,7 @@ class Operations(Lists):
         """Returns the store at this moment; its sums over queues and groups may be two seconds old."""
         broker, sums = self._broker, self._recent_sums()
         stat = broker.stat()
-        disk = shutil.disk_usage(broker.path) if broker.path else None
+        disk_free, disk_size = _disk(broker.path)
         oldest_ms, examined, groups = self._oldest()
         return Overview(
             path=str(broker.path),
@@ -227,8 +226,8 @@ class Operations(Lists):
             log_first=stat.min_physical_offset,
             log_end=stat.max_physical_offset,
             log_durable=stat.durable_physical_offset,
-            disk_free=_DISK_NONE if disk is None else disk.free,
-            disk_size=_DISK_NONE if disk is None else disk.total,
+            disk_free=disk_free,
+            disk_size=disk_size,
             topics=sums.topics,
             groups=len(sums.lag_of),
             sent=sums.sent,
@@ -364,6 +363,15 @@ def _outbox(forwarder: RowForwarder) -> OutboxFacts:
     except Exception as error:  # The driver's own, of any class.
         return OutboxFacts(forwarder.name, None, None, error_text(error), has_rows=False)
     return OutboxFacts(forwarder.name, status.rows, int(status.oldest_seconds * 1000), None, has_rows=False)
+
+
+def _disk(path: str) -> tuple[int, int]:
+    """Returns the free bytes of a file system, and its size; zeros for a store that is not on a disk."""
+    try:
+        usage = shutil.disk_usage(path)
+    except OSError:
+        return 0, 0
+    return usage.free, usage.total
 
 
 def _late_ms(config: BrokerConfig) -> int:
