@@ -1752,8 +1752,9 @@ class RemotingServer:
     def forget_producer(self, connection: int, group: str) -> None:
         """Forgets a producer group. Its next half message on this connection causes a `NewProducer` again."""
     def close_connection(self, connection: int) -> None: ...
-    def set_topic(self, topic: str, read_queues: int, write_queues: int) -> None:
-        """Makes a topic known to the data path. Raises InvalidNameError."""
+    def set_topic(self, topic: str, read_queues: int, write_queues: int, message_type: str | None = None) -> None:
+        """Makes a topic known to the data path. `message_type`: NORMAL, FIFO, DELAY or TRANSACTION, the only type that
+        gRPC clients may send to it; anything else: all. Raises InvalidNameError."""
     def forget_topic(self, topic: str) -> None:
         """Forgets a topic. Its next use causes an `UnknownTopic` again."""
     def set_subscriptions(self, group: str, wanted: Sequence[tuple[str, Sequence[str] | None, int]]) -> None:
@@ -1761,8 +1762,9 @@ class RemotingServer:
     def set_orderly(self, group: str, orderly: bool) -> None:
         """Sets whether a group locks its queues."""
     def counters(self) -> dict[str, int]:
-        """Returns counters and current `connections`, `grpc_clients`, `pulls_held`, `requests_waiting`, `memory_held` (bytes that clients
-        hold) and `memory_uncounted` (bytes that the process has taken since the server started, without those)."""
+        """Returns counters and current `connections`, `grpc_clients`, `pulls_held`, `requests_waiting`, `memory_held`
+        (bytes that clients hold) and `memory_uncounted` (bytes that the process has taken since the server started,
+        without those)."""
     def sent(self) -> list[tuple[str, str, int, int, list[tuple[int | None, int]]]]:
         """Returns what clients sent: (topic, kind, messages, bytes, histogram of (upper bound in bytes, messages))."""
     def handed_out(self) -> list[tuple[str, str, int, int]]:

@@ -359,6 +359,10 @@ class EmbeddedBroker(ConsumerGroups, Lookups):
         """Tells whether the topic exists and is not a system topic."""
         return topic in self.topics() if self._store.read_only else self._topics.has(topic)
 
+    def message_type(self, topic: str) -> str | None:
+        """Returns the message type that a topic declares (`create_topic`); None if it declares none."""
+        return self._topics.message_type(topic)
+
     def has_group(self, group: str) -> bool:
         """Tells whether the consumer group exists."""
         return group in self.groups() if self._store.read_only else self._groups.has(group)
@@ -369,13 +373,15 @@ class EmbeddedBroker(ConsumerGroups, Lookups):
             self._groups.read_again()
         return self._groups.names()
 
-    def create_topic(self, topic: str, queues: int | None = None) -> None:
+    def create_topic(self, topic: str, queues: int | None = None, *, message_type: str | None = None) -> None:
         """Creates a topic, or adds queues to it (default: `default_topic_queue_nums`). Idempotent.
 
-        Raises InvalidNameError, InvalidOptionError (fewer queues than it has), ReadOnlyError.
+        `message_type`: NORMAL, FIFO, DELAY or TRANSACTION, the only type that gRPC clients may send to it, or MIXED,
+        all. None keeps what it declares; a new topic declares nothing, and accepts all.
+        Raises InvalidNameError, InvalidOptionError (fewer queues than it has, an unknown type), ReadOnlyError.
         """
         self._must_write("creating a topic")
-        self._topics.create(topic, queues)
+        self._topics.create(topic, queues, message_type)
         self._notify_topics_changed([topic])
 
     def watch_topics(self, changed: Callable[[Sequence[str]], None]) -> None:
@@ -416,7 +422,8 @@ class EmbeddedBroker(ConsumerGroups, Lookups):
     def describe_topic(self, topic: str) -> TopicDescription:
         """Returns a topic's queues, their ranges, and the groups that read it. Raises InvalidNameError."""
         self._queries.must_know_topic(topic)
-        return self._queries.topic(topic, self._topics.read_queues(topic), self._topics.write_queues(topic))
+        queues = self._topics.read_queues(topic), self._topics.write_queues(topic)
+        return self._queries.topic(topic, *queues, self._topics.message_type(topic))
 
     def create_group(self, group: str) -> None:
         """Creates a consumer group. Idempotent. Raises InvalidNameError, ReadOnlyError."""

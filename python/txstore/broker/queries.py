@@ -65,6 +65,8 @@ class TopicDescription:
     """Messages left in all queues."""
     groups: tuple[str, ...]
     """The consumer groups that have an offset in the topic, sorted."""
+    message_type: str | None = None
+    """The message type that it declares: NORMAL, FIFO, DELAY, TRANSACTION, MIXED. None: none, or it is not known."""
 
 
 class Queries:
@@ -196,7 +198,9 @@ class Queries:
             found += batch
         return found
 
-    def topic(self, topic: str, read_queues: Iterable[int], write_queues: Iterable[int]) -> TopicDescription:
+    def topic(
+        self, topic: str, read_queues: Iterable[int], write_queues: Iterable[int], message_type: str | None
+    ) -> TopicDescription:
         """Describes a topic. Raises InvalidNameError."""
         self.must_know_topic(topic)
         ranges = {queue_id: (first, end) for name, queue_id, first, end in self._store.queues() if name == topic}
@@ -211,7 +215,7 @@ class Queries:
             if of_topic == topic and not is_retry_progress(of_topic, group)
         }
         messages = sum(queue.end - queue.first for queue in queues)
-        return TopicDescription(topic, reading, writing, tuple(queues), messages, tuple(sorted(groups)))
+        return TopicDescription(topic, reading, writing, tuple(queues), messages, tuple(sorted(groups)), message_type)
 
     def _range(self, topic: str, queue_id: int, first: int, end: int) -> QueueRange:
         newest = None

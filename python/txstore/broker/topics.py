@@ -13,18 +13,21 @@ import logging
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from txstore._native import is_system_topic, validate_topic
 from txstore.errors import InvalidNameError, InvalidOptionError
 
-__all__ = ["ConfigFiles", "Groups", "Topics"]
+__all__ = ["MESSAGE_TYPES", "ConfigFiles", "Groups", "Topics"]
 
 _log = logging.getLogger("txstore.topics")
 _READ = 4  # RocketMQ's PermName.
 _WRITE = 2
 _QUEUES_MAX = 1024
+MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+"""What a topic may declare; MIXED is all of them. A server checks it for clients of the gRPC protocol."""
+_MESSAGE_TYPE = "message.type"
 _WRITING_SECONDS = 0.25  # Time that may be spent on writes at once. It refills as a share of the elapsed time.
 _WRITING_SHARE = 0.05
 _WAIT_SECONDS_MAX = 1.0  # The longest time that a change waits to be written.
@@ -211,12 +214,16 @@ class Topics(_Table):
             self.create(topic, None)
         return self._allowed(topic, "writeQueueNums", _WRITE)
 
-    def create(self, topic: str, queues: int | None) -> None:
-        """Creates a topic or adds queues to it. None means the default number, or the number it has.
+    def create(self, topic: str, queues: int | None, message_type: str | None = None) -> None:
+        """Creates a topic, adds queues to it, or declares its message type. None means the default number of queues, or
+        the number it has, and the type it has.
 
-        Raises InvalidNameError, and InvalidOptionError for fewer queues than the topic has.
+        Raises InvalidNameError, and InvalidOptionError for fewer queues than the topic has, or an unknown type.
         """
         validate_topic(topic)
+        if message_type is not None and message_type not in MESSAGE_TYPES:
+            text = f"message_type must be one of {', '.join(MESSAGE_TYPES)}, got {message_type!r}"
+            raise InvalidOptionError(text, option="message_type")
         with self._lock:
             has = self._count(topic, "writeQueueNums")
             count = queues if queues is not None else has or self._queues_default
@@ -226,8 +233,18 @@ class Topics(_Table):
                 raise InvalidOptionError(
                     f"topic {topic} has {has} queues; {count} would hide messages", option="queues"
                 )
-            if count > has or topic not in self._entries:
-                self._replace({topic: self._entry(topic, count)})
+            declares = message_type is not None and message_type != self.message_type(topic)
+            if count > has or declares or topic not in self._entries:
+                entry = self._entry(topic, count)
+                if declares:
+                    entry["attributes"] = dict(_attributes(entry)) | {_MESSAGE_TYPE: message_type}
+                self._replace({topic: entry})
+
+    def message_type(self, topic: str) -> str | None:
+        """Returns the message type that a topic declares; None if it declares none, or one that is not known here."""
+        with self._lock:
+            declared = _attributes(self._entries.get(topic, {})).get(_MESSAGE_TYPE)
+        return declared if declared in MESSAGE_TYPES else None
 
     def has(self, topic: str) -> bool:
         """Tells whether the topic exists and is not a system topic."""
@@ -317,6 +334,12 @@ class Groups(_Table):
         """Adds the missing groups in one write. The names must be valid."""
         with self._lock:
             self._replace({group: _fresh_group(group) for group in groups if group not in self._entries})
+
+
+def _attributes(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the attributes of a topic's entry; none if a file of another program has something else there."""
+    attributes = entry.get("attributes")
+    return attributes if isinstance(attributes, dict) else {}
 
 
 def _fresh_group(group: str) -> dict[str, Any]:

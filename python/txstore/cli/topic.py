@@ -53,6 +53,7 @@ def topic_facts(found: TopicDescription) -> dict[str, Any]:
     return {
         "topic": found.topic,
         "messages": found.messages,
+        "message_type": found.message_type,
         "read_queues": list(found.read_queues),
         "write_queues": list(found.write_queues),
         "groups": list(found.groups),
@@ -87,11 +88,15 @@ def create(
     path: StoreTarget,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Its name.")],
     queues: Annotated[int | None, typer.Option("--queues", metavar="N", help="Number of queues (default: 4).")] = None,
+    message_type: Annotated[
+        str | None,
+        typer.Option("--type", metavar="TYPE", help="NORMAL, FIFO, DELAY, TRANSACTION, MIXED: what gRPC clients may send."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a topic, or add queues to it."""
+    """Create a topic, add queues to it, or declare its message type."""
     with writing(path) as broker:
-        broker.create_topic(topic, queues)
+        broker.create_topic(topic, queues, message_type=None if message_type is None else message_type.upper())
         count = len(broker.write_queues(topic))
     if as_json:
         print_json({"topic": topic, "queues": count})

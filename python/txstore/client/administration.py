@@ -145,9 +145,9 @@ class Administration:
         """Tells whether the topic exists and is not a system topic."""
         return topic in await self.topics()
 
-    async def create_topic(self, topic: str, queues: int | None = None) -> None:
-        """Creates a topic, or adds queues to it (default: the broker's). Idempotent."""
-        await self._administer("create_topic", topic=topic, queues=queues)
+    async def create_topic(self, topic: str, queues: int | None = None, *, message_type: str | None = None) -> None:
+        """Creates a topic, adds queues to it (default: the broker's), or declares its message type. Idempotent."""
+        await self._administer("create_topic", topic=topic, queues=queues, message_type=message_type)
         await self._client.refresh_route(topic)
 
     async def delete_topic(self, topic: str) -> int:

@@ -104,9 +104,9 @@ class BlockingAdministration:
         """Tells whether the topic exists and is not a system topic."""
         return self._run(self._administration.has_topic(topic))
 
-    def create_topic(self, topic: str, queues: int | None = None) -> None:
-        """Creates a topic, or adds queues to it (default: the broker's). Idempotent."""
-        self._run(self._administration.create_topic(topic, queues))
+    def create_topic(self, topic: str, queues: int | None = None, *, message_type: str | None = None) -> None:
+        """Creates a topic, adds queues to it (default: the broker's), or declares its message type. Idempotent."""
+        self._run(self._administration.create_topic(topic, queues, message_type=message_type))
 
     def delete_topic(self, topic: str) -> int:
         """Deletes a topic with its queues and offsets; returns the number of messages. Raises InUseError."""

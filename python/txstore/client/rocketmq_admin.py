@@ -104,14 +104,15 @@ class RocketMQAdmin:
         found = _names(self._checked(answer, "the list of topics"), "topicList")
         return sorted(topic for topic in found if topic not in hidden and not is_system_topic(topic))
 
-    async def create_topic(self, topic: str, queues: int | None) -> None:
+    async def create_topic(self, topic: str, queues: int | None, message_type: str | None = None) -> None:
         validate_topic(topic)
         route = await self._client.refresh_route(topic)
-        if route is not None and queues is None:
+        if route is not None and queues is None and message_type is None:
             return
         there = Counter(queue.broker for queue in route.write) if route is not None else Counter[str]()
         least = max(there.values(), default=1)
-        number = self._client.options.default_topic_queue_nums if queues is None else queues
+        usual = least if there else self._client.options.default_topic_queue_nums
+        number = usual if queues is None else queues
         if number < least:
             raise InvalidOptionError(f"topic {topic} has {least} queues already, got {number}", option="queues")
         fields = {
@@ -124,6 +125,8 @@ class RocketMQAdmin:
             "topicSysFlag": "0",
             "order": "false",
         }
+        if message_type is not None:
+            fields["attributes"] = f"+message.type={message_type}"
         for broker in self._client.brokers():
             await self._client.demand(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, fields, f"topic {topic}")
 

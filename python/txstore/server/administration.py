@@ -42,7 +42,7 @@ _CALLS: dict[str, dict[str, Kind]] = {
     "discard": {"transaction": str},
     "resume": {"transaction_id": str},
     "topics": {},
-    "create_topic": {"topic": str, "queues": int | None},
+    "create_topic": {"topic": str, "queues": int | None, "message_type": _TEXT},
     "delete_topic": {"topic": str},
     "describe_topic": {"topic": str},
     "queues": {"topic": _TEXT},

@@ -45,6 +45,7 @@ _COUNTERS = {
 }
 _GAUGES = {
     "connections": ("txstore_connections", "Connections that are open."),
+    "grpc_clients": ("txstore_grpc_clients", "Clients of the gRPC protocol that are known."),
     "memory_held": (
         "txstore_memory_held_bytes",
         "Bytes of incomplete frames, unread responses and waiting requests.",

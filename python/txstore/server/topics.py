@@ -29,12 +29,13 @@ from txstore.server.request import (
 __all__ = ["Topics"]
 
 _READ, _WRITE = 4, 2
+_MESSAGE_TYPE = "message.type"
 # Without consumeBroadcastEnable: mqadmin sends false for it by default.
 _GROUP_SETTINGS = ("consumeEnable", "consumeMessageOrderly", "retryMaxTimes")
 
 
 class _Tables(Protocol):
-    def set_topic(self, topic: str, read_queues: int, write_queues: int) -> None: ...
+    def set_topic(self, topic: str, read_queues: int, write_queues: int, message_type: str | None = None) -> None: ...
     def forget_topic(self, topic: str) -> None: ...
     def may_read(self, account: str | None, topic: str) -> bool: ...
     def counters(self) -> dict[str, int]: ...
@@ -61,7 +62,8 @@ class Topics:
         elif not self._broker.has_topic(topic):
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {topic}")
         reading = len(self._broker.read_queues(topic))
-        self._tables.set_topic(topic, reading, len(self._broker.write_queues(topic)))
+        writing, declared = len(self._broker.write_queues(topic)), self._broker.message_type(topic)
+        self._tables.set_topic(topic, reading, writing, declared)
         return OK
 
     def _create(self, topic: str) -> None:
@@ -90,7 +92,7 @@ class Topics:
         if perm & (_READ | _WRITE) != _READ | _WRITE:
             remark = f"perm must be 6, got {perm}\nhint: use accounts to restrict clients (--accounts)"
             raise Refused(ResponseCode.INVALID_PARAMETER, remark)
-        self._broker.create_topic(text(fields, "topic"), reading)
+        self._broker.create_topic(text(fields, "topic"), reading, message_type=_declared(fields.get("attributes")))
         return OK
 
     def delete(self, request: Request) -> Reply:
@@ -132,8 +134,9 @@ class Topics:
 
     def _config(self, topic: str) -> dict[str, Any]:
         reading, writing = self._broker.read_queues(topic), self._broker.write_queues(topic)
+        declared = self._broker.message_type(topic)
         return {
-            "attributes": {},
+            "attributes": {} if declared is None else {_MESSAGE_TYPE: declared},
             "order": False,
             "perm": (_READ if reading else 0) | (_WRITE if writing else 0),
             "readQueueNums": len(reading),
@@ -263,6 +266,19 @@ class Topics:
     def system_names(self, request: Request) -> Reply:
         """Returns an empty list: system topics are not shown to clients."""
         return Reply(body=json_of({"brokerAddr": self._address(), "topicList": []}))
+
+
+def _declared(attributes: str | None) -> str | None:
+    """Returns the message type in the attributes that a client wants to change. Refuses other attributes."""
+    declared: str | None = None
+    for change in (attributes or "").split(","):
+        name, _, value = change.strip().removeprefix("+").partition("=")
+        if name == _MESSAGE_TYPE and value:
+            declared = value.upper()
+        elif name:
+            remark = f"attribute {change.strip()!r} is not stored: only +{_MESSAGE_TYPE}=TYPE is"
+            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+    return declared
 
 
 def _group(group: str) -> dict[str, Any]:

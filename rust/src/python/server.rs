@@ -317,8 +317,17 @@ impl RemotingServer {
         self.server.service().close_connection(connection);
     }
 
-    fn set_topic(&self, py: Python<'_>, topic: &str, read_queues: i32, write_queues: i32) -> PyResult<()> {
-        self.server.service().tables.set_topic(topic, read_queues, write_queues).or_raise(py)
+    #[pyo3(signature = (topic, read_queues, write_queues, message_type=None))]
+    fn set_topic(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        read_queues: i32,
+        write_queues: i32,
+        message_type: Option<&str>,
+    ) -> PyResult<()> {
+        let message_type = message_type.and_then(Kind::named);
+        self.server.service().tables.set_topic(topic, read_queues, write_queues, message_type).or_raise(py)
     }
 
     fn forget_topic(&self, topic: &str) {

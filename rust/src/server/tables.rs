@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::traffic::{TopicTraffic, Traffic};
+use super::traffic::{Kind, TopicTraffic, Traffic};
 use crate::base::error::Result;
 use crate::base::sync::unmodelled::RwLock;
 use crate::record::message::Topic;
@@ -22,6 +22,8 @@ pub struct TopicEntry {
     pub read_queues: i32,
     /// The number of queues to send to. 0: none.
     pub write_queues: i32,
+    /// The only type of messages that gRPC clients may send. `None`: all types.
+    pub message_type: Option<Kind>,
     /// The counts of its messages.
     pub traffic: Arc<TopicTraffic>,
 }
@@ -59,10 +61,12 @@ impl Tables {
     }
 
     /// Adds or replaces a topic. Fails for a name that clients may not send to.
-    pub fn set_topic(&self, name: &str, read_queues: i32, write_queues: i32) -> Result<()> {
+    pub fn set_topic(&self, name: &str, read_queues: i32, write_queues: i32, message_type: Option<Kind>) -> Result<()> {
         let topic = Topic::new(name)?;
         let traffic = self.traffic.topic(name);
-        self.topics.write().insert(name.to_owned(), TopicEntry { topic, read_queues, write_queues, traffic });
+        self.topics
+            .write()
+            .insert(name.to_owned(), TopicEntry { topic, read_queues, write_queues, message_type, traffic });
         Ok(())
     }
 

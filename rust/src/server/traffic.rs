@@ -48,6 +48,11 @@ impl Kind {
             Self::Transaction => "transaction",
         }
     }
+
+    /// Returns the kind of this name, in any case.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(name))
+    }
 }
 
 /// A number of messages, and the bytes of their records.

@@ -51,7 +51,7 @@ impl Served {
             limits: TimeLimits { idle: minute, first_frame: minute, frame: minute, unread: minute },
         };
         let server = Arc::new(Server::start(Arc::new(store), &options).unwrap());
-        server.service().tables.set_topic("orders", 4, 4).unwrap();
+        server.service().tables.set_topic("orders", 4, 4, None).unwrap();
         let asked = Arc::clone(&server);
         std::thread::spawn(move || {
             while let Some(request) = asked.service().policy.next(u64::from(u32::MAX)) {

@@ -48,17 +48,26 @@ pub(super) fn check(message: &Message, system: &SystemProperties, body_max: usiz
         let what = format!("the key {key:?} is empty, or has a control character");
         return Err(Refused::new(status::ILLEGAL_MESSAGE_KEY, what));
     }
-    if let Some(group) = &system.message_group
-        && (group.trim().is_empty() || group.len() >= MESSAGE_GROUP_MAX || has_control(group))
-    {
-        let what = format!(
-            "the message group {group:?} is empty, has {MESSAGE_GROUP_MAX} bytes or more, or has a control character"
-        );
-        return Err(Refused::new(status::ILLEGAL_MESSAGE_GROUP, what));
+    if let Some(group) = &system.message_group {
+        check_group(group)?;
     }
     check_properties(&message.user_properties)?;
     if system.lite_topic.is_some() || system.priority.is_some() {
         return Err(Refused::new(status::UNSUPPORTED, "light topics and priorities are not served"));
+    }
+    Ok(())
+}
+
+fn check_group(group: &str) -> Result<(), Refused> {
+    let refused = |what: &str| Err(Refused::new(status::ILLEGAL_MESSAGE_GROUP, format!("the message group {what}")));
+    if group.trim().is_empty() {
+        return refused("is empty");
+    }
+    if group.len() >= MESSAGE_GROUP_MAX {
+        return refused(&format!("has {} bytes, at most {} are allowed", group.len(), MESSAGE_GROUP_MAX - 1));
+    }
+    if has_control(group) {
+        return refused(&format!("{group:?} has a control character"));
     }
     Ok(())
 }

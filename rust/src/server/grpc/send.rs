@@ -10,7 +10,6 @@ use bytes::Bytes;
 
 use super::call::Call;
 use super::message;
-use super::route;
 use super::status::{self, Refused, common, ok};
 use super::transaction;
 use super::wire::{
@@ -77,17 +76,12 @@ async fn store(call: &Call, entry: &TopicEntry, message: &Message) -> Result<Sen
     let delay_level = delay_level(&system, SystemClock.wall())?;
     let envelope = envelope(call, entry, message, &system, (delay_level, sys_flag))?;
     let queue_id = queue(call, entry, &system)?;
-    let (kind, sent) = if kind == message_type::TRANSACTION {
-        (Kind::Transaction, store_half(call, &envelope, &body, queue_id).await?)
+    let sent = if kind == Kind::Transaction {
+        store_half(call, &envelope, &body, queue_id).await?
     } else {
         let message = NewMessage { envelope: &envelope, body: &body, queue_id };
         let written = call.service().store.append_one(&message, Wait::Yes)?;
-        let kind = match (delay_level, &system.message_group) {
-            (1.., _) => Kind::Delay,
-            (_, Some(_)) => Kind::Fifo,
-            (_, None) => Kind::Normal,
-        };
-        (kind, call.service().acknowledged(written).await?)
+        call.service().acknowledged(written).await?
     };
     // A half message that was stored before was counted before.
     if sent.size > 0 {
@@ -122,24 +116,28 @@ async fn store_half(call: &Call, envelope: &Envelope, body: &Bytes, queue_id: Qu
 }
 
 /// Returns the type of a message. Refuses one that its topic does not accept.
-fn check_type(call: &Call, entry: &TopicEntry, system: &SystemProperties) -> Result<i32, Refused> {
+fn check_type(call: &Call, entry: &TopicEntry, system: &SystemProperties) -> Result<Kind, Refused> {
     let kind = if system.message_type == message_type::TRANSACTION {
-        message_type::TRANSACTION
+        Kind::Transaction
     } else if system.delivery_timestamp.is_some() {
-        message_type::DELAY
+        Kind::Delay
     } else if system.message_group.is_some() {
-        message_type::FIFO
+        Kind::Fifo
     } else {
-        message_type::NORMAL
+        Kind::Normal
     };
     let conflict = |what: &str| Refused::new(status::MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, what);
-    if kind == message_type::TRANSACTION && system.delivery_timestamp.is_some() {
+    if kind == Kind::Transaction && system.delivery_timestamp.is_some() {
         return Err(conflict("a transactional message cannot be delayed"));
     }
-    if call.messaging.checks_message_types && !route::accepted(entry).contains(&kind) {
-        return Err(conflict("the topic does not accept messages of this type"));
+    let declared = entry.message_type.filter(|_| call.messaging.checks_message_types);
+    match declared.filter(|declared| *declared != kind) {
+        None => Ok(kind),
+        Some(declared) => {
+            let (topic, wanted, got) = (entry.name(), declared.name(), kind.name());
+            Err(conflict(&format!("topic {topic} accepts {wanted} messages, this one is of type {got}")))
+        }
     }
-    Ok(kind)
 }
 
 fn envelope(
