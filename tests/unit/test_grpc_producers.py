@@ -5,6 +5,7 @@ Requests as RocketMQ's Python client encodes them, with any content; what is sto
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from tests.grpc_wire import GrpcClient, GrpcWire, TelemetryStream, code, codes, 
 from tests.programs import ProgramError
 from tests.unit.conftest import OpenStore
 from tests.waiting import eventually
-from txstore import EmbeddedBroker, Server, ServerConfig
+from txstore import EmbeddedBroker, Server, ServerConfig, errors
 
 UNIMPLEMENTED, INTERNAL = 12, 13
 GRPC = ServerConfig(listen=None, name_server=None, grpc="127.0.0.1:0")
@@ -355,3 +356,53 @@ def test_server_stops_with_open_streams(wire: GrpcWire, broker: EmbeddedBroker) 
     with Server(broker, GRPC) as server:
         stream = listening(connect(wire, server), "orders")
     assert "ended" in stream.read()
+
+
+# Message types of topics
+
+
+TYPES: dict[str, dict[str, Any]] = {
+    "NORMAL": {},
+    "FIFO": {"message_group": "g"},
+    "DELAY": {"delivery_timestamp": "2026-01-01T00:00:00Z"},
+    "TRANSACTION": {},
+}
+
+
+def test_topic_with_a_declared_type_accepts_this_type_only(broker: EmbeddedBroker, client: GrpcClient) -> None:
+    for declared in TYPES:
+        broker.create_topic(declared.lower(), message_type=declared)
+        (first, *_) = client.call("QueryRoute", {"topic": {"name": declared.lower()}})["message_queues"]
+        assert first["accept_message_types"] == [declared]
+        for sent, system in TYPES.items():
+            answer = client.send(message(declared.lower(), message_type=sent, **system))
+            assert code(answer) == ("OK" if sent == declared else "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"), answer
+            if sent != declared:
+                assert f"accepts {declared.lower()} messages" in answer["status"]["message"]
+
+
+def test_declared_type_changes_at_once_and_survives_a_restart(
+    wire: GrpcWire, broker: EmbeddedBroker, open_store: OpenStore
+) -> None:
+    broker.create_topic("orders", 4, message_type="FIFO")
+    with Server(broker, GRPC) as server:
+        client = connect(wire, server)
+        assert code(client.send(message("orders"))) == "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"
+        broker.create_topic("orders", message_type="MIXED")
+        assert code(client.send(message("orders"))) == "OK"
+        broker.create_topic("orders", message_type="DELAY")
+    broker.close()
+    again = open_store()
+    assert again.describe_topic("orders").message_type == "DELAY"
+    assert len(again.describe_topic("orders").write_queues) == 4
+    with pytest.raises(errors.InvalidOptionError, match="NORMAL, FIFO, DELAY, TRANSACTION, MIXED"):
+        again.create_topic("orders", message_type="fifo")
+
+
+def test_option_accepts_any_type(wire: GrpcWire, broker: EmbeddedBroker) -> None:
+    broker.create_topic("orders", message_type="FIFO")
+    with Server(broker, dataclasses.replace(GRPC, enable_topic_message_type_check=False)) as server:
+        client = connect(wire, server)
+        (first, *_) = client.call("QueryRoute", {"topic": {"name": "orders"}})["message_queues"]
+        assert first["accept_message_types"] == ["NORMAL", "FIFO", "DELAY", "TRANSACTION"]
+        assert code(client.send(message("orders"))) == "OK"

@@ -90,7 +90,9 @@ def create(
     queues: Annotated[int | None, typer.Option("--queues", metavar="N", help="Number of queues (default: 4).")] = None,
     message_type: Annotated[
         str | None,
-        typer.Option("--type", metavar="TYPE", help="NORMAL, FIFO, DELAY, TRANSACTION, MIXED: what gRPC clients may send."),
+        typer.Option(
+            "--type", metavar="TYPE", help="NORMAL, FIFO, DELAY, TRANSACTION, MIXED: what gRPC clients may send."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
