@@ -122,7 +122,15 @@ def public(of: object) -> set[str]:
 @pytest.mark.parametrize("kind", [RemoteBroker, txstore.aio.RemoteBroker])
 def test_remote_broker_offers_what_an_embedded_one_does(kind: type) -> None:
     # Calls of producers, consumers and servers, which users do not make.
-    for_parts = public(BrokerInterface) | {"append", "pull", "prepare", "end", "watch_topics", "search_offset"}
+    for_parts = public(BrokerInterface) | {
+        "append",
+        "pull",
+        "prepare",
+        "end",
+        "watch_topics",
+        "search_offset",
+        "message_type",
+    }
     for_parts |= {"listen", "listen_if_possible", "local_socket", "outboxes", "postpone_checks"}
     missing = public(EmbeddedBroker) - public(kind) - for_parts
     assert missing - {"read_only"} == set(EMBEDDED_ONLY)
