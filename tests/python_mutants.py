@@ -31,11 +31,7 @@ IN_FILES = ("-k", "not postgres and not psycopg and not asyncpg and not maria an
 OUTBOX = ("database/test_outbox.py", "database/test_outbox_borders.py", "database/test_outbox_remote.py")
 # What a change of the module breaks, the fastest first, and pytest's options.
 GUARDS: dict[str, tuple[str, ...]] = {
-    "transactions.check": (
-        "unit/test_pool.py",
-        "unit/test_transaction_producer.py",
-        "unit/test_testing.py",
-    ),
+    "transactions.check": ("unit/test_checks.py",),
     "transactions.decision": ("unit/test_check_decide.py",),
     "producer.local_transaction": (
         "unit/test_transaction_block.py",
