@@ -221,7 +221,7 @@ def test_torn_tail_is_told_after_a_crash(tmp_path: Path) -> None:
         here = Scene(tmp_path / "store", opened)
         page = here.browser.get("/settings")
         values = {row[0]: row[1] for row in page.rows if len(row) == 2}
-        assert (values["clean"], values["truncated_bytes"]) == ("False", "12")
+        assert (values["clean"], values["truncated_bytes"]) == ("no", "12")
 
 
 def test_disk_that_takes_no_more_is_red(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ __all__ = [
 _KEPT_SECONDS = 2.0
 _TOP = 10
 _OLDEST_MAX = 2_000
-_STATISTICS = tuple(name for name in vars(StoreStat) if not name.startswith("_"))
+_STATISTICS = sorted(name for name in vars(StoreStat) if not name.startswith("_"))
 _OPENING = ("clean", "scanned_from", "scanned_bytes", "truncated_bytes", "healed_ops", "duration")
 
 
