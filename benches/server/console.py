@@ -36,11 +36,14 @@ with txstore.serve(sys.argv[1], listen="127.0.0.1:0", name_server=None, console=
     sys.stdin.read()
 """
 _VIEWER = """
-import sys, time
-from benches.server.console import load
+import http.client, sys, time
 while True:
-    load(sys.argv[1], "/")
-    load(sys.argv[1], "/transactions")
+    for path in ("/", "/transactions"):
+        line = http.client.HTTPConnection(sys.argv[1], timeout=60)
+        line.request("GET", path)
+        line.getresponse().read()
+        line.close()
+    print(flush=True)
     time.sleep(1)
 """
 PAGES = {
@@ -148,10 +151,12 @@ def show_sends(address: str, console: str, seconds: float) -> None:
         producer = broker.producer("bench")
         for _ in range(_PAIRS):
             alone = sends(producer, seconds)
-            viewer = subprocess.Popen([sys.executable, "-c", _VIEWER, console])
-            watched = sends(producer, seconds)
-            viewer.kill()
-            viewer.wait()
+            command = [sys.executable, "-c", _VIEWER, console]
+            with subprocess.Popen(command, stdout=subprocess.PIPE) as viewer:
+                assert viewer.stdout is not None
+                viewer.stdout.readline()  # Its start is not a viewer's cost.
+                watched = sends(producer, seconds)
+                viewer.kill()
             ratios.append(watched / alone)
             print(f"sends: {alone:,.0f} a second alone, {watched:,.0f} with viewers", flush=True)
     print(f"sends with viewers: {statistics.median(ratios):.3f} of those without")
