@@ -47,7 +47,7 @@ class Ours:
         return self.server.grpc
 
     def create_topic(self, topic: str, kind: str) -> None:
-        self.server.broker.create_topic(topic, QUEUES)
+        self.server.broker.create_topic(topic, QUEUES, message_type=kind)
 
     def create_group(self, group: str, *, fifo: bool, attempts: int) -> None:
         self.server.broker.create_group(group)

@@ -22,7 +22,7 @@ TITLE = "# RocketMQ 5's clients and `txstore serve --grpc`"
 ABOUT = (
     "This page is generated from tests: each client below did each of these things with `txstore serve --grpc`, and "
     "with Apache RocketMQ 5.4.0 and its proxy in local mode to compare. `make peer` runs them again and compares the "
-    "page; `python -m tests.grpc_clients page` writes it. How to serve these clients is in [serve](serve.md). "
+    "page; `python -m tests.grpc_clients page` writes it. How to serve these clients is in [grpc](grpc.md). "
     "The client for C++, which no package registry has, and those for C# and PHP were not tested."
 )
 LEGEND = (

@@ -17,7 +17,7 @@ use serde_json::{json, Value};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 /// Of a refusal the client tells the name alone; of one of a stream gRPC's.
-const CODES: [(&str, i32); 13] = [
+const CODES: [(&str, i32); 14] = [
     ("InvalidArgument", 3),
     ("Unauthenticated", 16),
     ("BAD_REQUEST", 40000),
@@ -25,6 +25,7 @@ const CODES: [(&str, i32); 13] = [
     ("ILLEGAL_CONSUMER_GROUP", 40003),
     ("ILLEGAL_MESSAGE_GROUP", 40006),
     ("ILLEGAL_INVISIBLE_TIME", 40011),
+    ("ILLEGAL_DELIVERY_TIME", 40012),
     ("INVALID_RECEIPT_HANDLE", 40013),
     ("MESSAGE_PROPERTY_CONFLICT_WITH_TYPE", 40014),
     ("UNAUTHORIZED", 40100),
