@@ -4,8 +4,8 @@ In:     `python -m benches.server.grpc_clients [--quick]`.
 Out:    rows: sends, transactions, and receives with an acknowledgement of each message, by 1 and by 32 threads.
 Always: both servers flush as they do by default, txstore also in a row without its syncs of half messages; each work
         runs on one, then on the other, and again, the first turn only to warm up; what was acknowledged is counted in
-        the queues afterwards. Processor time is the server's alone: the client, which shares the machine, needs more
-        than either server. A row names the load of the machine when it ended; its own threads are a part of it.
+        the queues afterwards. The client shares the machine, so there are rows of what each process costs. A row
+        names the load of the machine when it ended; its own threads are a part of it.
 """
 
 import os
@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -95,11 +96,12 @@ def theirs(folder: Path, home: rocketmq.Home) -> Iterator[Server]:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How many operations, how many a second, and the server's processor time for each, in microseconds."""
+    """How many operations, how many a second, and the processor time for each, in microseconds."""
 
     count: int
     rate: float
-    processor_us: float
+    server_us: float
+    client_us: float
 
 
 def processor_seconds(pid: int) -> float:
@@ -118,7 +120,7 @@ class Bench:
     def compare(
         self, what: str, turns: int, work: Callable[[Server], Done], ours: Server | None = None
     ) -> Iterator[Row]:
-        """Two rows. `ours`: another server of txstore instead of the default one."""
+        """Three rows. `ours`: another server of txstore instead of the default one."""
         servers = self._servers if ours is None else self._servers | {_OURS: ours}
         done: dict[str, list[Done]] = {name: [] for name in servers}
 
@@ -130,17 +132,19 @@ class Bench:
         load = f"load {os.getloadavg()[0]:.0f}"
         yield from against("grpc", f"{what} ({load})", rates, _OURS, [_THEIRS])
         # The turns that counted are the last ones.
-        costs = {name: Measured(tuple(one.processor_us for one in found[-turns:])) for name, found in done.items()}
-        text = f"the server's processor time for each of these {what}"
-        yield from against("grpc", text, costs, _OURS, [_THEIRS], unit="µs", less_is_better=True)
+        for whose, of in (("server", attrgetter("server_us")), ("client", attrgetter("client_us"))):
+            costs = {name: Measured(tuple(map(of, found[-turns:]))) for name, found in done.items()}
+            text = f"{what}: the {whose}'s processor time for each"
+            yield from against("grpc", text, costs, _OURS, [_THEIRS], unit="µs", less_is_better=True)
 
     def _load(self, server: Server, command: str, **facts: Any) -> Done:
         """Raises AssertionError if anything failed."""
-        before = processor_seconds(server.pid)
+        pids = server.pid, self._client.pid
+        before = [processor_seconds(pid) for pid in pids]
         result = self._client.call(command, **facts)
-        used = processor_seconds(server.pid) - before
+        used = [processor_seconds(pid) - so_far for pid, so_far in zip(pids, before, strict=True)]
         assert result["failed"] == 0, result
-        return Done(result["done"], float(result["rate"]), used * 1e6 / result["done"])
+        return Done(result["done"], float(result["rate"]), *(one * 1e6 / result["done"] for one in used))
 
     def send(self, server: Server, topic: str, threads: int, *, transactions: bool, milliseconds: int = 0) -> Done:
         """Messages or transactions. Raises AssertionError if one that was acknowledged is missing."""
