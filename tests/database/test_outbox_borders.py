@@ -184,6 +184,40 @@ def test_wrong_or_missing_tables_are_named(broker: EmbeddedBroker, producer: Out
     connection.close()
 
 
+def test_session_that_cannot_be_used_is_refused_also_after_the_first_message(tmp_path: Path) -> None:
+    """A producer looks at its first session longer than at later ones."""
+    file, other, without = (tmp_path / f"{name}.db" for name in ("orders", "other", "without"))
+    database = Database(file)
+    for path in (file, other):
+        Database(path).create_table()
+    with txstore.open(tmp_path / "store", **SMALL) as broker:
+        broker.create_topic("orders", 1)
+        producer = broker.producer("order-service", database=database)
+
+        def send(path: Path) -> sqlite3.Connection:
+            session = sqlite3.connect(path)
+            session.execute("CREATE TABLE IF NOT EXISTS orders (id INTEGER)")
+            session.execute("INSERT INTO orders VALUES (1)")  # Begins a transaction.
+            assert session.in_transaction
+            producer.send(Message("orders", b"sent"), session=session)
+            return session
+
+        send(file).commit()
+        for path in (other, without):
+            with pytest.raises(TableError, match="another database"):
+                send(path)
+        session = send(file)
+        session.commit()
+        session.close()
+        with pytest.raises(errors.InvalidOptionError, match="closed"):
+            producer.send(Message("orders", b"sent"), session=session)
+        at_once = sqlite3.connect(file, isolation_level=None)
+        with pytest.raises(errors.InvalidOptionError, match="commits each statement at once"):
+            producer.send(Message("orders", b"sent"), session=at_once)
+        at_once.close()
+        eventually(lambda: len(bodies(broker)) == 2)
+
+
 def test_service_that_reads_then_writes_meets_no_lock(tmp_path: Path) -> None:
     """SQLite refuses a deferred transaction at once if another connection has written since its first read."""
     kind = Kind("sqlite3", str(tmp_path / "orders.db"))

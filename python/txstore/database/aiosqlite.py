@@ -48,7 +48,7 @@ class AiosqliteHandle:
 
     async def run(self, statement: Statement, **values: object) -> tuple[int, Any]:
         if statement.changes:
-            cursor = await self._connection.execute(statement.named, values)
+            cursor = await self._connection.execute(statement.sqlite, values)
             await cursor.close()
             return cursor.rowcount, None
         rows = await self.fetch(statement, **values)
@@ -57,7 +57,7 @@ class AiosqliteHandle:
     async def fetch(self, statement: Statement, **values: object) -> Sequence[Sequence[Any]]:
         async with self._connection.cursor() as cursor:
             cursor.row_factory = None
-            await cursor.execute(statement.named, values)
+            await cursor.execute(statement.sqlite, values)
             return list(await cursor.fetchall())
 
     async def execute(self, sql: str) -> None:

@@ -138,7 +138,7 @@ def _driver_sql(connection: Any, statement: Statement) -> str | None:
         return statement.mariadb
     if driver == "asyncpg":
         return statement.dollar
-    return statement.named if driver in _NAMED else statement.pyformat if driver in _PYFORMAT else None
+    return statement.sqlite if driver in _NAMED else statement.pyformat if driver in _PYFORMAT else None
 
 
 def _bound(connection: Any, statement: Statement, values: dict[str, object]) -> Any:

@@ -55,7 +55,7 @@ class SqliteHandle:
         cursor = self._connection.cursor()
         cursor.row_factory = None
         try:
-            return cursor.execute(statement.named, values).fetchall()
+            return cursor.execute(statement.sqlite, values).fetchall()
         finally:
             cursor.close()
 
@@ -103,7 +103,7 @@ def executed(connection: sqlite3.Connection, statement: Statement, values: dict[
     cursor = connection.cursor()
     cursor.row_factory = None
     try:
-        cursor.execute(statement.named, values)
+        cursor.execute(statement.sqlite, values)
         if statement.changes:
             return cursor.rowcount, None
         row = cursor.fetchone()

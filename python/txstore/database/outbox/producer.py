@@ -16,6 +16,7 @@ from typing import Any, Protocol, Self, TypeAlias, overload
 from txstore._native import OutboxRow, is_system_topic
 from txstore.coroutines import run_now
 from txstore.database.outbox.committed import append_early
+from txstore.database.outbox.direct import insert_directly
 from txstore.database.outbox.durability import warn_unless_durable
 from txstore.database.outbox.forwarder import Forwarder, RowDatabase
 from txstore.database.outbox.packet import PACKET_BYTES, must_fit_packet
@@ -172,8 +173,7 @@ class OutboxProducer(_Rows):
         if session is None:
             return self._producer.send(message, queue_id=queue_id)
         row = self._chosen(message, queue_id)
-        self._database.identity()
-        run_now(self._insert_all(self._forwarder, session, (row,)))
+        self._insert_each(session, (row,))
         return _receipt(row)
 
     @overload
@@ -191,9 +191,15 @@ class OutboxProducer(_Rows):
         if session is None:
             return self._producer.send_batch(messages, queue_id=queue_id)
         rows = [self._chosen(message, queue_id) for message in messages]
-        self._database.identity()
-        run_now(self._insert_all(self._forwarder, session, rows))
+        self._insert_each(session, rows)
         return [_receipt(row) for row in rows]
+
+    def _insert_each(self, session: object, rows: Sequence[_NewRow]) -> None:
+        for number, (row, queue_id) in enumerate(rows):
+            if not insert_directly(self._forwarder, session, row, queue_id):
+                self._database.identity()
+                run_now(self._insert_all(self._forwarder, session, rows[number:]))
+                return
 
     def _chosen(self, message: Message, queue_id: int | None) -> _NewRow:
         self._check(message)
