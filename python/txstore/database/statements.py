@@ -280,6 +280,8 @@ SELECT_OUTBOX = Statement(
     f"SELECT id, message, message_group, group_seq FROM {_OUTBOX} WHERE {_OWN} ORDER BY id LIMIT CAST(:rows AS BIGINT)"
 )
 SELECT_IDS = Statement(f"SELECT id FROM {_OUTBOX} WHERE {_OWN} ORDER BY id LIMIT CAST(:rows AS BIGINT)")
+SELECT_IDS_SQLITE = Statement(f"SELECT CAST(group_concat(id) AS BLOB) FROM ({SELECT_IDS.named})")
+"""The same in one value."""
 SELECT_EARLIER = Statement(
     f"SELECT id, group_seq, parked {_SAME_GROUP} AND group_seq < CAST(:group_seq AS BIGINT) ORDER BY group_seq"
 )

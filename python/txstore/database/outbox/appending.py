@@ -35,6 +35,7 @@ _log = logging.getLogger("txstore.database.outbox")
 _EARLIER_ROWS = 500  # Of other owners, sent first in one step.
 _KNOWN_GROUPS = 10_000
 _AWAY = (BrokerUnreachableError, BrokerTimeoutError, BrokerBusyError)
+_IN_LOG = frozenset(("appended", "present"))
 _NEVER = (InvalidMessageError, InvalidNameError)
 
 
@@ -64,8 +65,6 @@ class Row:
     """None if it is not chosen yet."""
     why: str = ""
     """Why it cannot be decoded."""
-    since: float = 0.0
-    """When the forwarder began to look for its commit."""
 
 
 _Ready = tuple[Row, OutboxRow, int]
@@ -107,6 +106,15 @@ class Appending:
 
     async def append(self, handle: Handle, rows: Sequence[Row], *, once: bool) -> dict[int, Fate]:
         """Appends the messages of rows of one owner, in order; returns what became of each row, by number."""
+        wanted = {one.id for one in rows}
+        simple = _simple(rows)
+        if len(simple) == len(rows) and self.away is None:
+            return await self._append_ready(handle, simple, wanted, once=once)
+        return await self._append_in_turn(handle, rows, wanted, once=once)
+
+    async def _append_in_turn(
+        self, handle: Handle, rows: Sequence[Row], wanted: Set[int], *, once: bool
+    ) -> dict[int, Fate]:
         # A thread may get its row's number first, and insert the row last.
         rows = sorted(rows, key=lambda one: one.group_seq)
         fates: dict[int, Fate] = {}
@@ -128,7 +136,6 @@ class Appending:
                     fates[one.id] = await self._park(handle, one, error_text(error))
                 except TxStoreError as error:
                     fates[one.id] = await self._failed(handle, error)
-        wanted = {one.id for one in rows}
         done = await self._append_ready(
             handle, ready, wanted, once=once or any(one.id not in wanted for one, _, _ in ready)
         )
@@ -153,9 +160,10 @@ class Appending:
                 one = ready[0][0]
                 return {one.id: await self._refused(handle, one, wanted, error_text(error))}
             return await self._append_singly(handle, ready, wanted, once=once)
-        fates = {}
+        fates = dict.fromkeys([one.id for one, _, _ in ready], Fate.IN_LOG)
+        if _IN_LOG.issuperset(done):
+            return fates
         for (one, _, _), fate in zip(ready, done, strict=True):
-            fates[one.id] = Fate.IN_LOG
             if isinstance(fate, _NEVER):
                 fates[one.id] = await self._refused(handle, one, wanted, error_text(fate))
             elif isinstance(fate, TxStoreError):
@@ -273,6 +281,15 @@ class Appending:
                     self.away = error
                 return False
         return len(found) < _EARLIER_ROWS  # Rows that were not found were deleted by their owners meanwhile.
+
+
+def _simple(rows: Sequence[Row]) -> list[_Ready]:
+    """Returns the rows that need no look at others, and whose queues are chosen: most of all."""
+    return [
+        (one, one.row, one.queue_id)
+        for one in rows
+        if one.row is not None and one.queue_id is not None and one.group_seq <= 1
+    ]
 
 
 def decoded(row_id: int, message: bytes, message_group: str | None, group_seq: int | None) -> Row:

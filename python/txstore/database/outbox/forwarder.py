@@ -26,14 +26,15 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence, Set
 from typing import TYPE_CHECKING, Any, Protocol
 
 from txstore._native import OutboxRow
 from txstore.coroutines import run_now
 from txstore.database.fork import inside_database, outside_database
+from txstore.database.outbox.appended import Appended
 from txstore.database.outbox.appending import Appending, Fate, Row, decoded
+from txstore.database.outbox.expected import Expected
 from txstore.database.outbox.ids import ROW_ID_MAX, ids_of, new_owner
 from txstore.database.outbox.sent import expire_sent
 from txstore.database.outbox.unattended import Unattended
@@ -44,6 +45,7 @@ from txstore.database.statements import (
     NOT_DURABLE,
     REMEMBER_LOG,
     SELECT_IDS,
+    SELECT_IDS_SQLITE,
     SELECT_OUTBOX,
     SELECT_OUTCOME,
     Statement,
@@ -75,7 +77,6 @@ _LOOKING_SHARE = 0.1  # Of the time; so looks become rarer, and find more rows, 
 _DELETE_STEPS = 20  # In one transaction on SQLite, whose commit waits for the disk.
 _DELETE_SECONDS = 0.2  # Between two deletions by the forwarder.
 _RECENT_SECONDS = 5.0  # Rows of longer transactions are found by the search through all rows.
-_KEPT_BYTES = 16 << 20  # Rows in memory until they are committed. Others are read from the table.
 _SEARCH_SECONDS = 1.0  # Between two searches through all rows, at least.
 _SEARCHING_SHARE = 0.02  # Of the time; PostgreSQL passes rows that were deleted but cannot be vacuumed.
 _SEARCHED_ROWS = 5000  # In one step.
@@ -153,13 +154,10 @@ class Forwarder:
         self._is_idle = self._is_asleep = False
         self._deletes_itself = True
         self._last_insert = self._next_delete = 0.0
-        # Rows by id, of which `_kept` bytes are in memory until their commit.
-        self._inserted: dict[int, Row] = {}
-        self._kept = 0
+        self._inserted = Expected()
         self._claimed: set[int] = set()
         self._in_log: set[int] = set()
-        self._appended: deque[tuple[int, int]] = deque()
-        """With the log's end after the message."""
+        self._appended = Appended()
         self._deleting: dict[int, float] = {}
         """With the time since when."""
 
@@ -183,12 +181,13 @@ class Forwarder:
         if self._thread is None:
             self.start()  # In a forked process.
         with self._lock:
-            self._expect(Row(row_id, row, row.message_group, group_seq, queue_id, since=since))
+            self._inserted.add(row_id, row, queue_id, since, group_seq=group_seq)
         self._last_insert = since
         if self._is_idle and (not has_hook or self._is_asleep):
             self._wake.set()
-        least, most = _DELETE_ROWS
-        if self._is_sqlite and self._appended:
+        # Most calls end here, so the first comparison takes no lock.
+        if self._is_sqlite and self._appended.first_end <= self._log.durable_end():
+            least, most = _DELETE_ROWS
             is_due = self._deletes_itself and since >= self._next_delete
             if (is_due or len(self._appended) >= least) and (finished := self._finished(most)):
                 self._next_delete = since + _DELETE_SOON_SECONDS
@@ -201,7 +200,7 @@ class Forwarder:
             if row_id in self._claimed:
                 return
             self._claimed.add(row_id)
-            self._pop_inserted(row_id)
+            self._inserted.pop(row_id)
         try:
             is_in_log = self._log.append(row, queue_id) != "in_doubt"
         except Exception as error:
@@ -233,7 +232,7 @@ class Forwarder:
         """Stops looking for rows that probably were rolled back. A search finds them if they were not."""
         with self._lock:
             for row_id in ids:
-                self._pop_inserted(row_id)
+                self._inserted.pop(row_id)
 
     def close(self, timeout: float) -> None:
         """Forwards and deletes what is committed, then stops, within `timeout` seconds. What is left is forwarded when
@@ -340,18 +339,21 @@ class Forwarder:
         if first is None:
             return 0
         while True:
-            ids = [row_id for (row_id,) in await self._fetch(handle, SELECT_IDS, first, self._own)]
+            ids = await self._ids(handle, first, _ROWS)
             new = await self._claim(handle, ids)
             try:
                 fates = await self._appending.append(handle, new, once=False)
             except BaseException:
                 self._again(new)
                 raise
-            self._note_appended(row_id for row_id, fate in fates.items() if fate is Fate.IN_LOG)
-            self._again(one for one in new if fates[one.id] is Fate.LATER)
-            # The next search finds these.
-            self._drop(one.id for one in new if fates[one.id] in (Fate.FAILED, Fate.PARKED))
-            forwarded += sum(fate is not Fate.FAILED for fate in fates.values())
+            in_log = [row_id for row_id, fate in fates.items() if fate is Fate.IN_LOG]
+            self._note_appended(in_log)
+            forwarded += len(in_log)
+            if len(in_log) < len(new):
+                self._again(one for one in new if fates[one.id] is Fate.LATER)
+                # The next search finds these.
+                self._drop(one.id for one in new if fates[one.id] in (Fate.FAILED, Fate.PARKED))
+                forwarded += sum(fate in (Fate.LATER, Fate.PARKED) for fate in fates.values())
             if len(ids) < _ROWS or self._appending.away is not None:
                 return forwarded
             # Not only after the last row, because other processes take over the rows of one that deletes none.
@@ -363,7 +365,7 @@ class Forwarder:
         if everything:
             return await self._search(handle)
         with self._lock:
-            return min(self._inserted, default=None)
+            return self._inserted.first()
 
     async def _search(self, handle: Handle) -> int | None:
         """Searches through all rows; returns the first one that is not claimed."""
@@ -372,7 +374,7 @@ class Forwarder:
             deleting = sorted(self._deleting, reverse=True)
         gone: list[int] = []
         while found is None or deleting:
-            ids = [row_id for (row_id,) in await self._fetch(handle, SELECT_IDS, first, self._own, _SEARCHED_ROWS)]
+            ids = await self._ids(handle, first, _SEARCHED_ROWS)
             is_end = len(ids) < _SEARCHED_ROWS
             committed = set(ids)
             while deleting and (is_end or deleting[-1] <= ids[-1]):
@@ -389,18 +391,19 @@ class Forwarder:
         with self._lock:
             # On SQLite, a transaction of the service deletes finished rows. It may last long, or roll back.
             self._forget(gone)
-            for row_id in [row_id for row_id, since in self._deleting.items() if now - since > _RECENT_SECONDS]:
+            left = [row_id for row_id, since in self._deleting.items() if now - since > _RECENT_SECONDS]
+            for row_id in left:
                 del self._deleting[row_id]
-                self._appended.appendleft((row_id, 0))
-            for row_id in [row_id for row_id, row in self._inserted.items() if now - row.since > _RECENT_SECONDS]:
-                self._pop_inserted(row_id)
+            self._appended.add_finished(left)
+            for row_id in self._inserted.before(now - _RECENT_SECONDS):
+                self._inserted.pop(row_id)
         return found
 
     async def _claim(self, handle: Handle, ids: Sequence[int]) -> list[Row]:
         """Returns the rows that no other thread appends, in their order."""
         with self._lock:
-            new = [self._pop_inserted(row_id) for row_id in ids if row_id not in self._claimed]
-            self._claimed.update(one.id for one in new)
+            new = [self._inserted.pop(row_id) for row_id in ids if row_id not in self._claimed]
+            self._claimed.update([one.id for one in new])
         missing = [one.id for one in new if one.row is None]
         if not missing:
             return new
@@ -414,30 +417,11 @@ class Forwarder:
             self._claimed.difference_update(gone)
         return [one if one.row is not None else read[one.id] for one in new if one.row is not None or one.id in read]
 
-    def _expect(self, row: Row) -> None:
-        """Looks for the commit of a row. Keeps it in memory if there is room."""
-        if row.row is not None:
-            size = len(row.row.data)
-            if self._kept + size > _KEPT_BYTES:
-                row.row = None
-            else:
-                self._kept += size
-        self._inserted[row.id] = row
-
-    def _pop_inserted(self, row_id: int) -> Row:
-        row = self._inserted.pop(row_id, None)
-        if row is None:
-            return Row(row_id, None, None, 0)
-        if row.row is not None:
-            self._kept -= len(row.row.data)
-        return row
-
-    def _note_appended(self, ids: Iterable[int]) -> None:
+    def _note_appended(self, ids: list[int]) -> None:
         end = self._log.appended_end()
         with self._lock:
-            for row_id in ids:
-                self._in_log.add(row_id)
-                self._appended.append((row_id, end))
+            self._in_log.update(ids)
+            self._appended.add(ids, end)
 
     def _again(self, rows: Iterable[Row]) -> None:
         """Makes rows wait for the next look."""
@@ -445,8 +429,7 @@ class Forwarder:
         with self._lock:
             for row in rows:
                 self._claimed.discard(row.id)
-                row.since = now
-                self._expect(row)
+                self._inserted.add(row.id, row.row, row.queue_id, now, group_seq=row.group_seq)
 
     def _drop(self, ids: Iterable[int]) -> None:
         with self._lock:
@@ -478,6 +461,14 @@ class Forwarder:
         await handle.rollback()
         return rows
 
+    async def _ids(self, handle: Handle, first: int, limit: int) -> list[int]:
+        """Returns the ids of own rows that are committed and not parked, in their order."""
+        if not self._is_sqlite:
+            return [row_id for (row_id,) in await self._fetch(handle, SELECT_IDS, first, self._own, limit)]
+        # Python's lock changes hands at each row of a result, so there is one row.
+        [(found,)] = await self._fetch(handle, SELECT_IDS_SQLITE, first, self._own, limit)
+        return [] if found is None else sorted(map(int, found.split(b",")))
+
     async def _read(self, handle: Handle, first: int, ids: range) -> list[Row]:
         return [decoded(*row) for row in await self._fetch(handle, SELECT_OUTBOX, first, ids)]
 
@@ -485,13 +476,11 @@ class Forwarder:
 
     def _finished(self, most: int) -> list[int]:
         """Takes rows whose messages are durable."""
-        durable, now = self._log.durable_end(), time.monotonic()
-        finished: list[int] = []
+        durable = self._log.durable_end()
         with self._lock:
-            while len(finished) < most and self._appended and self._appended[0][1] <= durable:
-                row_id, _ = self._appended.popleft()
-                self._deleting[row_id] = now
-                finished.append(row_id)
+            finished = self._appended.take(most, durable)
+            if finished:
+                self._deleting.update(dict.fromkeys(finished, time.monotonic()))
         return finished
 
     async def _delete_if_due(self, handle: Handle, *, is_last: bool) -> None:
@@ -529,10 +518,11 @@ class Forwarder:
         return has_written
 
     def _forget(self, ids: Iterable[int]) -> None:
-        for row_id in ids:
+        gone = set(ids)
+        self._claimed -= gone
+        self._in_log -= gone
+        for row_id in gone:
             self._deleting.pop(row_id, None)
-            self._claimed.discard(row_id)
-            self._in_log.discard(row_id)
 
     async def _delete(self, handle: Handle, *steps: Sequence[int]) -> None:
         """Deletes rows in one transaction, with a statement for each step."""

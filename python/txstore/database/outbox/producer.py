@@ -173,7 +173,8 @@ class OutboxProducer(_Rows):
         if session is None:
             return self._producer.send(message, queue_id=queue_id)
         row = self._chosen(message, queue_id)
-        self._insert_each(session, (row,))
+        if not insert_directly(self._forwarder, session, *row):
+            self._insert_each(session, (row,))
         return _receipt(row)
 
     @overload
