@@ -73,6 +73,8 @@ _log = logging.getLogger("txstore.database.outbox")
 _ROWS = 500  # Read, appended and deleted in one step.
 _DELETE_ROWS = 32, 100  # Deleted by one transaction of a service on SQLite, at least and at most.
 _POLL_SECONDS = (0.002, 0.1)  # Between two looks for commits, at least and at most.
+_STEADY_SECONDS = 0.01  # At most, while looks find rows, but few.
+_FEW_ROWS = 32  # A look takes about as long without rows as with so many.
 _LOOKING_SHARE = 0.1  # Of the time; so looks become rarer, and find more rows, where each one takes longer.
 _DELETE_STEPS = 20  # In one transaction on SQLite, whose commit waits for the disk.
 _DELETE_SECONDS = 0.2  # Between two deletions by the forwarder.
@@ -303,9 +305,9 @@ class Forwarder:
                 retry, self._next_search = min(retry * 2, _RETRY_SECONDS[1]), 0.0
                 continue
             retry = _RETRY_SECONDS[0]
-            least = (time.monotonic() - start) / _LOOKING_SHARE
-            pause = min(max(_POLL_SECONDS[0], least if forwarded else 2 * pause), _POLL_SECONDS[1])
-            self._wait(pause)
+            pause = _next_pause(pause, forwarded)
+            if not self._wait(min(max(pause, (time.monotonic() - start) / _LOOKING_SHARE), _POLL_SECONDS[1])):
+                pause = _POLL_SECONDS[0]
 
     def _start(self) -> float:
         self._appending.away = None
@@ -318,20 +320,22 @@ class Forwarder:
                 self._wake.wait(pause)
             self._wake.clear()
 
-    def _wait(self, pause: float) -> None:
-        """Waits for the next look. While rows are expected, `pause` collects commits for one step."""
+    def _wait(self, pause: float) -> bool:
+        """Waits for the next look. While rows are expected, `pause` collects commits for one step. Returns whether they
+        were."""
         with self._lock:
             self._is_idle = not self._closed and not self._inserted
             waits = self._deletes_itself and bool(self._appended)
         if not self._is_idle:
             with outside_database():
                 self._closing.wait(pause)
-            return
+            return True
         self._is_asleep = not waits and time.monotonic() - self._last_insert > _RECENT_SECONDS
         with outside_database():
             self._wake.wait(min(_IDLE_SECONDS, self._watch_seconds) if self._is_asleep else _POLL_SECONDS[1])
         self._wake.clear()
         self._is_idle = self._is_asleep = False
+        return False
 
     async def _forward_own(self, handle: Handle, *, everything: bool) -> int:
         """Appends the messages of this process's committed rows; returns how many."""
@@ -607,6 +611,15 @@ class Forwarder:
         if taken:
             _log.info("%d messages that a process left in the outbox are in the log", taken)
         return taken
+
+
+def _next_pause(pause: float, forwarded: int) -> float:
+    """Returns how long the next look should wait after one that has forwarded so many rows."""
+    if forwarded > 2 * _FEW_ROWS:
+        return max(pause / 2, _POLL_SECONDS[0])
+    if forwarded >= _FEW_ROWS:
+        return min(pause, _STEADY_SECONDS)
+    return min(2 * pause, _STEADY_SECONDS if forwarded else _POLL_SECONDS[1])
 
 
 _forwarders: "weakref.WeakSet[Forwarder]" = weakref.WeakSet()
