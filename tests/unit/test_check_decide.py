@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from txstore.config import BrokerConfig
 from txstore.transactions.decision import Action, CheckRules, Decision, decide, decide_alike
 
 RETAINED = 259_200_000
@@ -17,6 +19,23 @@ RULES = CheckRules(
     transaction_check_back_off=1.0,
     file_reserved_time_ms=RETAINED,
 )
+
+
+def test_rules_are_the_settings_of_the_broker_in_milliseconds() -> None:
+    config = BrokerConfig(
+        transaction_timeout=1.5,
+        transaction_check_interval=timedelta(seconds=2),
+        transaction_check_max=3,
+        transaction_check_back_off=4.0,
+        file_reserved_time=timedelta(hours=5),
+    )
+    assert CheckRules.of(config) == CheckRules(
+        transaction_timeout_ms=1_500,
+        transaction_check_interval_ms=2_000,
+        transaction_check_max=3,
+        transaction_check_back_off=4.0,
+        file_reserved_time_ms=18_000_000,
+    )
 
 
 @dataclass(frozen=True)
@@ -38,6 +57,7 @@ WAIT, ASK, DISCARD = Action.WAIT, Action.ASK, Action.DISCARD
         pytest.param(Facts(age_ms=0), 1, WAIT, 6_000, id="fresh"),
         pytest.param(Facts(age_ms=5_999), 1, WAIT, 1, id="a millisecond early"),
         pytest.param(Facts(age_ms=6_000), 1, ASK, 30_000, id="due"),
+        pytest.param(Facts(age_ms=6_000, last_check_age_ms=0), 1, ASK, 30_000, id="a time of a check, but no check"),
         pytest.param(Facts(age_ms=10**9, running=True), 1, WAIT, 6_000, id="still runs"),
         pytest.param(Facts(running=True, stored_age_ms=10**12), 1, WAIT, 6_000, id="runs beyond the retention"),
         pytest.param(Facts(age_ms=9_000, immunity_ms=60_000), 1, WAIT, 51_000, id="immune longer"),
@@ -120,14 +140,17 @@ def test_decide(facts: Facts, producers: int, action: Action, look_again_in_ms: 
 
 def test_T11_transaction_with_a_check_under_way_is_not_checked_again() -> None:
     facts = Facts(age_ms=10**6, checks=1, last_check_age_ms=40_000)
-    assert decide(facts, RULES, producers=1, asking=True).action is WAIT
+    decision = decide(facts, RULES, producers=1, asking=True)
+    assert (decision.action, decision.why) == (WAIT, "a check is in progress")
 
 
 def test_T11_waiting_without_a_producer_is_reported() -> None:
     decision = decide(Facts(age_ms=10**6), RULES, producers=0, group="orders")
     assert decision.no_producer
-    assert "orders" in decision.why
-    assert "not counted" in decision.why
+    assert (
+        decision.why
+        == "no live producer of group orders can answer: it needs a listener or a database; this is not counted"
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,9 +220,19 @@ def test_back_off_ends_with_the_retention_time() -> None:
             "check 2 was sent and did not end it; the next check follows",
             id="checked",
         ),
+        pytest.param(
+            Facts(age_ms=10**6, checks=15, last_check_age_ms=10**6),
+            "15 checks did not end it (transaction_check_max is 15)",
+            id="checked often enough",
+        ),
+        pytest.param(
+            Facts(age_ms=10**9, stored_age_ms=10**9, checks=1, last_check_age_ms=10**6),
+            "it is older than the retention time (file_reserved_time), and a check since then did not end it",
+            id="too old",
+        ),
     ],
 )
-def test_reason_says_what_a_transaction_waits_for(facts: Facts, why: str) -> None:
+def test_reason_says_what_becomes_of_a_transaction(facts: Facts, why: str) -> None:
     assert decide(facts, RULES, producers=1).why == why
 
 
