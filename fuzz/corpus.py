@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import random
 import struct
 import tempfile
@@ -116,6 +117,42 @@ def of_wire() -> Iterator[Input]:
     yield from (("frame", bytes([size]) + two) for size in (1, 5, 200))
 
 
+def of_grpc() -> Iterator[Input]:
+    """Requests of the gRPC protocol, as RocketMQ's Python client encodes them."""
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["HOME"] = home  # The client makes a folder of logs there at its import.
+        from google.protobuf import json_format
+        from rocketmq.grpc_protocol import service_pb2
+
+        system = {"message_id": "01" * 17, "tag": "paid", "keys": ["k1", "k2"], "body_encoding": "IDENTITY"}
+        kinds: list[dict[str, Any]] = [
+            {"message_type": "NORMAL", "born_timestamp": "2026-01-02T03:04:05Z"},
+            {"message_type": "FIFO", "message_group": "g"},
+            {"message_type": "DELAY", "delivery_timestamp": "2023-11-14T22:13:21Z"},
+            {"message_type": "TRANSACTION", "orphaned_transaction_recovery_duration": "30s"},
+            {"body_encoding": "GZIP"},
+        ]
+        requests: list[tuple[int, str, dict[str, Any]]] = []
+        for kind in kinds:
+            message = {"topic": {"name": "orders"}, "system_properties": system | kind, "body": "eHh4"}
+            requests.append((0, "SendMessageRequest", {"messages": [message | {"user_properties": {"a": "1"}}]}))
+        end = {"topic": {"name": "orders"}, "message_id": "01" * 17, "transaction_id": "0" * 31 + "7"}
+        requests.append((1, "EndTransactionRequest", end | {"resolution": "COMMIT", "source": "SOURCE_SERVER_CHECK"}))
+        publishing = {"topics": [{"name": "orders"}]}
+        subscription = {"group": {"name": "g"}, "subscriptions": [{"topic": {"name": "orders"}}]}
+        settings = (
+            {"client_type": "PRODUCER", "publishing": publishing},
+            {"client_type": 2, "subscription": subscription},
+        )
+        requests += [(2, "TelemetryCommand", {"settings": said}) for said in settings]
+        endpoints = {"scheme": "IPv4", "addresses": [{"host": "127.0.0.1", "port": 8081}]}
+        requests.append((3, "QueryRouteRequest", {"topic": {"name": "orders"}, "endpoints": endpoints}))
+        requests.append((4, "HeartbeatRequest", {"group": {"name": "g"}, "client_type": "PUSH_CONSUMER"}))
+        for number, name, said in requests[-1:] + requests[:-1]:
+            encoded = json_format.ParseDict(said, getattr(service_pb2, name)()).SerializeToString(deterministic=True)
+            yield "grpc", bytes([number]) + encoded
+
+
 def write(inputs: Iterator[Input], folder: Path, small: bool) -> dict[str, int]:
     """Writes each input once, named by its content; how many there are of each target."""
     counts: dict[str, int] = {}
@@ -139,7 +176,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         golden = Unpacked(Path(directory) / "golden")
         real = (found for name in NAMES for found in of_store(golden[name].store))
-        inputs = (*of_wire(), *made(Path(directory) / "copies", golden), *real)
+        inputs = (*of_wire(), *of_grpc(), *made(Path(directory) / "copies", golden), *real)
         counts = write(iter(inputs), FUZZ / ("seeds" if small else "corpus"), small)
     print(", ".join(f"{target} {count}" for target, count in sorted(counts.items())))
 

@@ -10,6 +10,7 @@ pub mod access;
 pub mod body;
 pub mod config;
 pub mod frame;
+pub mod grpc;
 pub mod half;
 pub mod index;
 pub mod names;

@@ -186,6 +186,8 @@ def test_delay_that_no_level_fits_is_refused_with_the_levels(client: GrpcClient)
     ("system", "properties", "expected"),
     [
         ({"message_id": ""}, {}, "ILLEGAL_MESSAGE_ID"),
+        ({"message_id": "01\x02TAGS\x01forged"}, {}, "ILLEGAL_MESSAGE_ID"),
+        ({"message_id": "0" * 256}, {}, "ILLEGAL_MESSAGE_ID"),
         ({"tag": "a|b"}, {}, "ILLEGAL_MESSAGE_TAG"),
         ({"tag": " "}, {}, "ILLEGAL_MESSAGE_TAG"),
         ({"keys": ["a\x01"]}, {}, "ILLEGAL_MESSAGE_KEY"),

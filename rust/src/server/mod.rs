@@ -21,6 +21,8 @@ mod end;
 pub mod event;
 mod fields;
 mod grpc;
+#[cfg(feature = "testing")]
+pub use grpc::probe as grpc_probe;
 pub mod listener;
 pub mod local;
 mod offset;

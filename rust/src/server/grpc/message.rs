@@ -29,13 +29,18 @@ use crate::record::{Properties, RecordView, decompress};
 const PROPERTIES_MAX: usize = 128;
 /// The most bytes of their names and values.
 const PROPERTIES_BYTES_MAX: usize = 16 << 10;
+/// The longest message id, in bytes. Clients' ids have 34, or 32 in the old form.
+const MESSAGE_ID_MAX: usize = 255;
 /// A message group is shorter than this, in bytes.
 const MESSAGE_GROUP_MAX: usize = 64;
 
 /// Checks what a client sets of a message, in the order in which RocketMQ's proxy does.
 pub(super) fn check(message: &Message, system: &SystemProperties, body_max: usize) -> Result<(), Refused> {
-    if system.message_id.trim().is_empty() {
-        return Err(Refused::new(status::ILLEGAL_MESSAGE_ID, "the message id is empty"));
+    let id = &system.message_id;
+    if id.trim().is_empty() || id.len() > MESSAGE_ID_MAX || has_control(id) {
+        let shown: String = id.chars().take(64).collect();
+        let what = format!("a message id has 1 to {MESSAGE_ID_MAX} bytes and no control character, got {shown:?}");
+        return Err(Refused::new(status::ILLEGAL_MESSAGE_ID, what));
     }
     check_body(&message.body, body_max)?;
     if let Some(tag) = &system.tag

@@ -20,6 +20,8 @@ mod connection;
 mod heartbeat;
 mod link;
 mod message;
+#[cfg(feature = "testing")]
+pub mod probe;
 mod receive;
 mod route;
 mod router;

@@ -6,6 +6,8 @@
 //!         topic. The answer is sent when the store may acknowledge.
 //! Not here: the limits of a message (`message`), which topics may exist.
 
+use std::net::SocketAddr;
+
 use bytes::Bytes;
 
 use super::call::Call;
@@ -19,7 +21,7 @@ use crate::base::clock::{Clock, SystemClock};
 use crate::base::java;
 use crate::base::units::{QueueId, TimestampMs};
 use crate::index::delay::level_ms;
-use crate::record::message::{DELAY_LEVEL_MAX, Envelope, Origin, Parts};
+use crate::record::message::{DELAY_LEVEL_MAX, Envelope, Origin, Parts, Topic};
 use crate::record::properties::{self, CHECK_IMMUNITY_TIME, KEY_SEPARATOR};
 use crate::server::copy_log;
 use crate::server::service::Use;
@@ -74,7 +76,8 @@ async fn store(call: &Call, entry: &TopicEntry, message: &Message) -> Result<Sen
     let (body, sys_flag) = message::stored_body(&message.body, system.body_encoding, body_max)?;
     let kind = check_type(call, entry, &system)?;
     let delay_level = delay_level(&system, SystemClock.wall())?;
-    let envelope = envelope(call, entry, message, &system, (delay_level, sys_flag))?;
+    let born_host = call.session.born_host;
+    let envelope = envelope(&entry.topic, message, &system, (delay_level, sys_flag), born_host)?;
     let queue_id = queue(call, entry, &system)?;
     let sent = if kind == Kind::Transaction {
         store_half(call, &envelope, &body, queue_id).await?
@@ -140,12 +143,13 @@ fn check_type(call: &Call, entry: &TopicEntry, system: &SystemProperties) -> Res
     }
 }
 
-fn envelope(
-    call: &Call,
-    entry: &TopicEntry,
+/// Returns what is stored of a message besides its body, which was checked before.
+pub(super) fn envelope(
+    topic: &Topic,
     message: &Message,
     system: &SystemProperties,
     (delay_level, sys_flag): (u8, i32),
+    born_host: SocketAddr,
 ) -> Result<Envelope, Refused> {
     let properties: Vec<(&str, &str)> = message
         .user_properties
@@ -155,7 +159,7 @@ fn envelope(
         .map(|(name, value)| (name.as_str(), value.as_str()))
         .collect();
     let parts = Parts {
-        topic: entry.name(),
+        topic: topic.name(),
         tags: system.tag.as_deref(),
         keys: &system.keys.join(KEY_SEPARATOR.encode_utf8(&mut [0; 4])),
         properties: &properties,
@@ -163,7 +167,7 @@ fn envelope(
         delay_level: delay_level.into(),
         message_group: system.message_group.as_deref(),
     };
-    let mut envelope = Envelope::of(entry.topic.clone(), &parts)?;
+    let mut envelope = Envelope::of(topic.clone(), &parts)?;
     if let Some(seconds) = immunity_s(system)? {
         properties::push(&mut envelope.properties, CHECK_IMMUNITY_TIME, itoa::Buffer::new().format(seconds));
     }
@@ -172,7 +176,7 @@ fn envelope(
         unique_id: Some(system.message_id.clone()),
         sys_flag,
         born_timestamp: TimestampMs(born_ms),
-        born_host: call.session.born_host,
+        born_host,
         reconsume_times: 0,
     });
     Ok(envelope)
@@ -192,7 +196,7 @@ fn immunity_s(system: &SystemProperties) -> Result<Option<i64>, Refused> {
 }
 
 /// Returns the delay level for a delivery time: 0 if it has passed, otherwise the level that is nearest to the time left.
-fn delay_level(system: &SystemProperties, now: TimestampMs) -> Result<u8, Refused> {
+pub(super) fn delay_level(system: &SystemProperties, now: TimestampMs) -> Result<u8, Refused> {
     let Some(wanted) = system.delivery_timestamp else { return Ok(0) };
     let left_ms = wanted.as_millis().saturating_sub(now.0);
     if left_ms <= 0 {
