@@ -1705,8 +1705,9 @@ class RemotingServer:
     @property
     def grpc_address(self) -> str | None:
         """The address of the gRPC protocol; None if it is not served."""
-    def replicas(self) -> list[tuple[str, int, int]]:
-        """Returns the replicas that have asked: name, end of the copy, milliseconds since the last request."""
+    def replicas(self) -> list[tuple[str, int, int, int, int]]:
+        """Returns the replicas that have asked: name, end of the copy, milliseconds since the last request, how many
+        bytes the copy lacks, and milliseconds since the first of them was stored."""
     def next_event(
         self, timeout_ms: int
     ) -> (

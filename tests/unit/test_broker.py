@@ -18,6 +18,8 @@ import pytest
 
 import txstore
 from tests.unit.conftest import OpenStore
+from tests.unit.test_administration import Unknown
+from tests.waiting import eventually
 from txstore import (
     EmbeddedBroker,
     ForeignStoreError,
@@ -102,6 +104,16 @@ def test_topic_that_only_the_log_has_is_added(open_store: Any) -> None:
     broker = open_store()
     assert broker.topics() == ["orders"]
     assert list(broker.read_queues("orders")) == [0, 1, 2]
+
+
+def test_topic_that_only_a_half_message_has_is_added(open_store: Any) -> None:
+    """Otherwise nobody reads the message that its commit appends, before the store is opened again."""
+    with open_store() as broker:
+        transactions = broker.transaction_producer("p", Unknown())
+        transactions.send_in_transaction(Message("orders", b"x"))
+        broker.store.set_config_text("topics.json", "{}")
+    broker = open_store()
+    eventually(lambda: broker.topics() == ["orders"])
 
 
 def test_queue_entries_have_named_fields(broker: EmbeddedBroker) -> None:

@@ -38,6 +38,7 @@ from tests.remoting_requests import (
     pulling,
 )
 from tests.unit.test_server_metrics import WITH_METRICS, Seen
+from tests.waiting import eventually
 from txstore import EmbeddedBroker, Server
 from txstore.database import Database
 
@@ -279,7 +280,9 @@ def test_every_metric_of_the_dashboard_is_exported_with_its_labels(broker: Embed
         wire.call(SEND_V2, half(unique_id="ID2"), b"tx")
         assert wire.call(PULL, pulling()).code == 0
         wire.call(UPDATE_OFFSET, {"consumerGroup": "c", "topic": "orders", "queueId": 0, "commitOffset": 0})
-        seen = Seen(server)
+        with txstore.serve(tmp_path / "copy", listen="127.0.0.1:0", name_server=None, replica_of=server.address):
+            eventually(lambda: server.native.replicas() != [])
+            seen = Seen(server)
     asked = set()
     for text in expressions():
         for selector in selectors(promql.parse(text)):

@@ -104,8 +104,9 @@ def test_queues_are_ordered_as_in_all_clients_and_keep_their_ids() -> None:
         b'{"brokerName":"c","readQueueNums":2,"writeQueueNums":2,"perm":6},'
         b'{"brokerName":"a","readQueueNums":1,"writeQueueNums":1,"perm":4}]}'
     )
-    assert route.brokers == {"b": "10.0.0.2:1", "a": "10.0.0.1:1"}
-    assert route.read == (Queue("a", 0), Queue("b", 0), Queue("b", 1))
+    # A broker without a master is read at its replica, and not written to.
+    assert route.brokers == {"b": "10.0.0.2:1", "a": "10.0.0.1:1", "c": "slave:1"}
+    assert route.read == (Queue("a", 0), Queue("b", 0), Queue("b", 1), Queue("c", 0), Queue("c", 1))
     assert route.write == (Queue("b", 0),)
     numbers = QueueNumbers()
     given = [numbers.number(queue) for queue in (Queue("b", 1), Queue("a", 0), Queue("b", 0))]

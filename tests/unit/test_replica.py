@@ -38,7 +38,7 @@ def serve(path: Path, **options: Any) -> Server:
     if "replica_of" not in options:
         options.setdefault("mapped_file_size_commit_log", SIZE)
         options.setdefault("transaction_check_interval", 3600)
-    return txstore.serve(path, **_FAST, **options)
+    return txstore.serve(path, **(_FAST | options))
 
 
 def replica(path: Path, source: Server, **options: Any) -> Server:
@@ -160,6 +160,8 @@ def test_replica_takes_no_messages_ends_and_administrative_changes(
         caught_up(copy, source)
         assert copy.ready
         assert copy.address is not None
+        assert copy.replica is not None
+        copy.replica.stop()  # Its routes no longer lead clients to the source.
         end = copy.broker.store.appended_end
         with txstore.connect(copy.address) as remote:
             with pytest.raises(TxStoreError, match="no queue that accepts messages"):

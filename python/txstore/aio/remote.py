@@ -128,7 +128,8 @@ class _RemoteCalls(Calls):
         self._caller = session.caller
 
     def knows_topic(self, producer: sending.Producer, topic: str) -> bool:
-        return topic in self._client.routes
+        route = self._client.routes.get(topic)
+        return route is not None and bool(route.write)
 
     async def find_topic(self, producer: sending.Producer, topic: str) -> None:
         await self._client.write_route(topic)

@@ -83,6 +83,7 @@ from txstore.transactions.transactions import Outlook, Transactions
 __all__ = ["EmbeddedBroker"]
 
 _log = logging.getLogger("txstore.broker")
+_DAY_SECONDS = 86_400.0  # For a job that has nothing to do after its first run.
 _TOPICS_SECONDS = 5.0  # After a failed write. Otherwise the tables are written when their delay is over.
 _STOP_SECONDS = 60.0  # The longest housekeeping job is a snapshot.
 
@@ -231,7 +232,8 @@ class EmbeddedBroker(ConsumerGroups, Lookups):
 
         Nobody answers there until it is served. Raises ReadOnlyError, StoreIOError.
         """
-        self._must_write("listening")
+        if not self._store.replica:  # It answers, although it refuses what writes.
+            self._must_write("listening")
         with self._lock:
             if not self._parts.local_sockets:
                 self._parts.local_sockets.append(LocalSocket(self.path))
@@ -449,8 +451,8 @@ class EmbeddedBroker(ConsumerGroups, Lookups):
 
     def write_queues(self, topic: str) -> Sequence[int]:
         """Returns the ids of writable queues; creates the topic if that is allowed. Raises InvalidNameError."""
-        if self._store.replica:
-            return ()
+        if self._store.replica:  # Its routes tell clients which queues the source has.
+            return self._topics.write_queues(topic) if self._topics.has(topic) else ()
         self._must_write("sending")
         return self._topics.write_queues(topic)
 
@@ -637,10 +639,16 @@ class EmbeddedBroker(ConsumerGroups, Lookups):
         house.add("databases", job(lambda broker: broker._cleaning.round()), CLEAN_SECONDS)
         house.add("snapshot", job(lambda broker: broker._store.snapshot()), seconds["snapshot_interval"])
         house.add("topics", job(lambda broker: broker._parts.write_tables()), _TOPICS_SECONDS)
+        house.add("pending topics", job(lambda broker: broker._add_pending_topics()), _DAY_SECONDS)
         house.add("retention", job(lambda broker: broker._retention.round()), seconds["clean_resource_interval"])
         house.add("delays", job(lambda broker: broker._delays.deliver()), DELAYS_EVERY_SECONDS)
         house.start()
         house.wake("checks")
+        house.wake("pending topics")
+
+    def _add_pending_topics(self) -> None:
+        """Adds topics that only half messages have: a crash, or the loss of a replica's source, can lose them."""
+        self._topics.create_missing({topic for topic, _, _, _ in self._store.pending()})
 
     def postpone_checks(self, seconds: float) -> None:
         """Sends no check for a while, in which producers of other processes say what still runs there."""

@@ -259,6 +259,12 @@ class Topics(_Table):
             self._replace({topic: self._entry(topic, 1) for topic in fresh})
         return fresh
 
+    def create_missing(self, topics: Iterable[str]) -> None:
+        """Creates the missing topics with the default number of queues, without system topics."""
+        with self._lock:
+            fresh = [topic for topic in topics if topic not in self._entries and not is_system_topic(topic)]
+            self._replace({topic: self._entry(topic, self._queues_default) for topic in fresh})
+
     def create_with_one_queue(self, topic: str) -> None:
         """Creates a topic with one queue, as retries and dead letters use it, unless it exists."""
         if not self.read_queues(topic):

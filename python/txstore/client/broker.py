@@ -350,7 +350,9 @@ class RemoteBroker(BlockingAdministration):
         Raises RouteNotFoundError if no broker has the topic and none may create it.
         """
         route = self._client.routes.get(topic)
-        if route is None:
+        # On the loop, `find_topic` has just asked.
+        is_on_loop = asyncio._get_running_loop() is self._loop
+        if route is None or not (route.write or is_on_loop):
             validate_topic(topic)
             route = self._run(self._client.write_route(topic))
         return [self._client.numbers.number(queue) for queue in route.write]

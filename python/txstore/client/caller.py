@@ -70,7 +70,8 @@ class ThreadCaller(Caller):
         self._process = os.getpid()
 
     async def write_route(self, topic: str) -> Route:
-        return self._client.routes.get(topic) or self._run(self._client.write_route(topic))
+        route = self._client.routes.get(topic)
+        return route if route is not None and route.write else self._run(self._client.write_route(topic))
 
     async def topic_created(self, topic: str) -> None:
         self._run(self._client.topic_created(topic))

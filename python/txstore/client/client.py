@@ -2,8 +2,8 @@
 
 In:     requests to brokers; the producers and consumers of this client.
 Out:    responses; the requests of brokers, passed to listeners.
-Always: each master gets heartbeats while there are producers or consumers, also after it was restarted. A failed
-        connection is retried after a pause that doubles.
+Always: each master gets heartbeats while there are producers or consumers, also after it was restarted, and so does
+        the replica that is read while there is none. A failed connection is retried after a pause that doubles.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from txstore.client.connections import Connections
 from txstore.client.dial import STORE, Dial, dial, store_of
 from txstore.client.heartbeat import heartbeat
 from txstore.client.options import ConnectConfig
-from txstore.client.route import QueueNumbers, Route, parse_brokers, parse_route
+from txstore.client.route import QueueNumbers, Route, has_masters, parse_brokers, parse_route
 from txstore.consumer.members import Members
 from txstore.errors import (
     BrokerTimeoutError,
@@ -78,6 +78,7 @@ class Client:
         self.is_local: bool = self.is_store or address.startswith("unix:")
         """Whether the other side is a socket of this machine."""
         self._brokers: dict[str, str] = {}
+        self._names: dict[str, str] = {}  # The brokers' names by address, also by their earlier ones.
         self._kept: dict[str, asyncio.Task[None]] = {}
         self._changed: dict[str, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -132,17 +133,31 @@ class Client:
 
     # Name servers
 
-    async def ask_name_servers(self, code: RequestCode, ext_fields: Mapping[str, str]) -> RemotingCommand:
-        """Asks the name servers in order until one answers. That one is asked first from then on."""
+    async def ask_name_servers(
+        self,
+        code: RequestCode,
+        ext_fields: Mapping[str, str],
+        is_enough: Callable[[RemotingCommand], bool] | None = None,
+    ) -> RemotingCommand:
+        """Asks the name servers in order until one answers. That one is asked first from then on.
+
+        If an answer is not enough, the others are asked, too, and the first answer counts if theirs are not either.
+        """
         errors: list[TxStoreError] = []
+        first: RemotingCommand | None = None
         for address in list(self._name_servers):
             try:
                 connection = await self.connections.get(address)
-                return await connection.call(code, ext_fields, timeout=self.options.seconds("request_timeout"))
+                answer = await connection.call(code, ext_fields, timeout=self.options.seconds("request_timeout"))
+                if is_enough is None or is_enough(answer):
+                    return answer
+                first = answer if first is None else first
             except (BrokerUnreachableError, BrokerTimeoutError) as error:
                 errors.append(error)
                 self._name_servers.remove(address)
                 self._name_servers.append(address)
+        if first is not None:
+            return first
         if len(errors) == 1:
             raise errors[0]
         text = "; ".join(str(error).partition("\n")[0] for error in errors)
@@ -150,8 +165,9 @@ class Client:
         raise BrokerUnreachableError(f"{text}\n{hint}", address=self.address)
 
     async def find_brokers(self) -> None:
-        """Finds all masters of the cluster. Each must know our producer groups, so that it can send them checks."""
-        answer = await self.ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        """Finds all brokers of the cluster. Each must know our producer groups, so that it can send them checks."""
+        # A replica that does not hear of its source names no master, but the source may be there.
+        answer = await self.ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO, {}, _names_masters)
         if answer.code == ResponseCode.SUCCESS:
             self._update_brokers(parse_brokers(answer.body))
             return
@@ -162,6 +178,7 @@ class Client:
     def _update_brokers(self, brokers: Mapping[str, str]) -> None:
         for name, address in brokers.items():
             self._brokers[name] = self.address if self.is_local else address
+            self._names[address] = name
         addresses = set(self._brokers.values())
         for address in addresses - self._kept.keys():
             self._changed[address] = asyncio.Event()
@@ -177,7 +194,7 @@ class Client:
 
     async def _ask_route(self, topic: str) -> Route | None:
         answer = await self.ask_name_servers(
-            RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}, _names_masters
         )
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
@@ -207,9 +224,12 @@ class Client:
     async def write_route(self, topic: str) -> Route:
         """Returns the route to send to; for an unknown topic that of the template TBW102.
 
+        Without a master that accepts messages, the name server is asked again: a replica may have been promoted.
         Raises RouteNotFoundError if no broker creates topics automatically.
         """
         route = await self.route(topic)
+        if route is not None and not route.write:
+            route = await self.refresh_route(topic)
         if route is None:
             route = await self._template(topic)
             self.routes = self.routes | {topic: route}
@@ -255,6 +275,11 @@ class Client:
         """Requests a refresh of brokers and routes, after one of them turned out to be wrong."""
         self._refresh_asked.set()
 
+    def note_refusal(self, code: int) -> None:
+        """Requests a refresh if a broker's response says that another node may be the master now. Thread-safe."""
+        if code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            self.loop.call_soon_threadsafe(self.refresh_routes_soon)
+
     async def _poll_name_servers(self) -> None:
         """Refreshes all routes periodically, and every second those of unknown topics that consumers want."""
         every = self.options.seconds("poll_name_server_interval")
@@ -281,18 +306,18 @@ class Client:
     # Brokers
 
     def addresses(self) -> list[str]:
-        """Returns the addresses of all known masters."""
+        """Returns the addresses of all known masters, and of the replicas that are read while there is none."""
         return list(self._kept)
 
     def brokers(self) -> list[str]:
-        """Returns the names of all known masters, sorted."""
+        """Returns the names of all known brokers, sorted."""
         return sorted(self._brokers)
 
     def broker_at(self, address: str) -> str | None:
-        """Returns the name of the broker at an address, or of the only broker; None if it is unknown."""
-        for name, known in self._brokers.items():
-            if known == address:
-                return name
+        """Returns the name of the broker that is or was at an address, or of the only broker; None if it is unknown."""
+        name = self._names.get(address)
+        if name in self._brokers:
+            return name
         return next(iter(self._brokers)) if len(self._brokers) == 1 else None
 
     def live_connection(self, broker: str) -> Connection | None:
@@ -327,7 +352,9 @@ class Client:
         """
         connection = await self.connection(broker)
         seconds = self.options.seconds("request_timeout") if timeout is None else timeout
-        return await connection.call(code, {**ext_fields, "bname": broker}, body, timeout=seconds)
+        answer = await connection.call(code, {**ext_fields, "bname": broker}, body, timeout=seconds)
+        self.note_refusal(answer.code)
+        return answer
 
     async def demand(
         self, broker: str, code: RequestCode, ext_fields: Mapping[str, str], what: str, body: bytes | None = None
@@ -416,6 +443,11 @@ class Client:
             listener(connection, request)
         except TxStoreError as error:
             _log.warning("invalid request from %s: %s", connection.address, error)
+
+
+def _names_masters(answer: RemotingCommand) -> bool:
+    """Returns whether an answer is enough. A replica may not know its source, nor the newest topics."""
+    return answer.code == ResponseCode.SUCCESS and has_masters(answer.body)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

@@ -2,7 +2,8 @@
 
 In:     a name server's answer.
 Out:    brokers and queues. A queue number identifies a queue without its broker's name.
-Always: a number means the same queue for the life of the connection. Queues have the order of all RocketMQ clients.
+Always: a number means the same queue for the life of the connection. Queues have the order of all RocketMQ clients. A
+        broker without a master is read at its replica with the lowest id, and cannot be written to.
 """
 
 import json
@@ -13,11 +14,11 @@ from typing import Any, NamedTuple
 
 from txstore.errors import ProtocolError
 
-__all__ = ["Queue", "QueueNumbers", "Route", "parse_brokers", "parse_clusters", "parse_route"]
+__all__ = ["Queue", "QueueNumbers", "Route", "has_masters", "parse_brokers", "parse_clusters", "parse_route"]
 
 _READ = 4  # RocketMQ's PermName.
 _WRITE = 2
-_MASTER = "0"
+_MASTER = 0
 _BARE_KEY = re.compile(r"([{,])\s*(\d+)\s*:")
 _QUEUE_BITS = 16
 
@@ -34,7 +35,7 @@ class Route:
     """The brokers and queues of a topic."""
 
     brokers: Mapping[str, str]
-    """Master addresses by broker name."""
+    """Addresses by broker name: the master's, or that of a replica while there is no master."""
     read: tuple[Queue, ...]
     write: tuple[Queue, ...]
     is_template: bool = False
@@ -44,7 +45,8 @@ class Route:
 def parse_route(body: bytes) -> Route:
     """Parses a name server's route of a topic. Raises ProtocolError if the body is malformed."""
     facts = _object(body)
-    brokers = _masters(facts.get("brokerDatas") or ())
+    found = _addresses(facts.get("brokerDatas") or ())
+    brokers = _to_read(found)
     read: list[Queue] = []
     write: list[Queue] = []
     try:
@@ -54,7 +56,7 @@ def parse_route(body: bytes) -> Route:
                 continue
             if perm & _READ:
                 read += (Queue(name, queue_id) for queue_id in range(int(row["readQueueNums"])))
-            if perm & _WRITE:
+            if perm & _WRITE and _MASTER in found[name]:
                 write += (Queue(name, queue_id) for queue_id in range(int(row["writeQueueNums"])))
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"the name server returned a malformed route: {error!r}") from error
@@ -62,9 +64,17 @@ def parse_route(body: bytes) -> Route:
 
 
 def parse_brokers(body: bytes) -> dict[str, str]:
-    """Parses a cluster's master addresses by broker name. Raises ProtocolError if the body is malformed."""
+    """Parses a cluster's brokers as `Route.brokers` has them. Raises ProtocolError if the body is malformed."""
     table = _object(body).get("brokerAddrTable")
-    return _masters(table.values() if isinstance(table, dict) else ())
+    return _to_read(_addresses(table.values() if isinstance(table, dict) else ()))
+
+
+def has_masters(body: bytes) -> bool:
+    """Returns whether each broker of a route, or of a cluster, has a master. Raises ProtocolError."""
+    facts = _object(body)
+    table = facts.get("brokerAddrTable")
+    rows = table.values() if isinstance(table, dict) else facts.get("brokerDatas") or ()
+    return all(_MASTER in addresses for addresses in _addresses(rows).values())
 
 
 def parse_clusters(body: bytes) -> list[str]:
@@ -73,14 +83,19 @@ def parse_clusters(body: bytes) -> list[str]:
     return sorted(table) if isinstance(table, dict) else []
 
 
-def _masters(rows: Iterable[Any]) -> dict[str, str]:
-    """Returns master addresses by broker name, without brokers that have no master now."""
-    found: dict[str, str] = {}
+def _addresses(rows: Iterable[Any]) -> dict[str, dict[int, str]]:
+    """Returns the addresses of each broker by their ids; 0 is the master's."""
+    found: dict[str, dict[int, str]] = {}
     for row in rows:
         addresses = row.get("brokerAddrs") if isinstance(row, dict) else None
-        if isinstance(addresses, dict) and _MASTER in addresses:
-            found[str(row.get("brokerName"))] = str(addresses[_MASTER])
+        if isinstance(addresses, dict):
+            numbered = {int(key): str(address) for key, address in addresses.items() if str(key).isdecimal()}
+            found[str(row.get("brokerName"))] = numbered
     return found
+
+
+def _to_read(brokers: Mapping[str, Mapping[int, str]]) -> dict[str, str]:
+    return {name: addresses[min(addresses)] for name, addresses in brokers.items() if addresses}
 
 
 def _object(body: bytes) -> dict[str, Any]:

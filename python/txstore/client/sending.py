@@ -329,6 +329,7 @@ class Sending:
                         return answer, queue
                     failed = refusal(answer, f"a message for topic {topic}", f"broker {queue.broker}")
                     may_try = answer.code in _AGAIN
+                    self._client.note_refusal(answer.code)
             if not may_try or tries_left <= 0 or time.monotonic() + back_off >= until:
                 raise _doubtful(failed, in_doubt)
             tries_left -= 1
@@ -409,6 +410,7 @@ class Sending:
             # Not before, because a check that crosses the end needs no answer.
             self.local_transaction_ended(begun.sent)
         if answer.code != ResponseCode.SUCCESS:
+            self._client.note_refusal(answer.code)
             told = _outcome_of(answer)
             # From now on, the same end succeeds and the other one is an error, without a request to the broker.
             begun.state = next((end for end, outcome in _OUTCOMES.items() if outcome is told), _UNKNOWN)

@@ -40,6 +40,7 @@ from txstore.broker.queries import QueueExtent, QueueRange, TopicDescription
 from txstore.consumer.progress import DeadLetter, GroupDescription, QueueLag
 from txstore.errors import ProtocolError, TxStoreError
 from txstore.message import ConsumeFromWhere, LocalTransactionState
+from txstore.remoting.replication import ReplicaStatus, ReplicationStatus
 from txstore.transaction_state import TransactionState
 from txstore.transactions.pending import PendingTransaction
 from txstore.transactions.trace import EventKind, TraceEvent, TransactionTrace
@@ -71,6 +72,8 @@ _DATACLASSES: tuple[type[Any], ...] = (
     QueueLag,
     QueueRange,
     ReplicaRow,
+    ReplicaStatus,
+    ReplicationStatus,
     TopicDescription,
     TopicRow,
     TraceEvent,

@@ -22,6 +22,7 @@ from txstore.message import ConsumeFromWhere, LocalTransactionState
 from txstore.remoting.administration import decode, encode, encode_error
 from txstore.server.clients import Clients
 from txstore.server.offsets import Offsets
+from txstore.server.replicas import Nodes
 from txstore.server.replication import state_of
 from txstore.server.request import Refused, Reply, Request, text
 from txstore.server.topics import Topics
@@ -68,7 +69,8 @@ _CALLS: dict[str, dict[str, Kind]] = {
     "stat": {},
     "oldest_timestamp": {},
     "flush": {},
-    "replication_state": {},
+    "replication_state": {"replica": str, "address": _TEXT, "known": str},
+    "replication_status": {},
     "overview": {},
     "topic_rows": {"topics": list},
     "group_rows": {"groups": list},
@@ -101,6 +103,8 @@ class OperatedServer(Protocol):
     def broker(self) -> EmbeddedBroker: ...
     @property
     def native(self) -> RemotingServer: ...
+    @property
+    def nodes(self) -> Nodes: ...
     def counters(self) -> dict[str, int]: ...
     def failure(self) -> TxStoreError | None: ...
 
@@ -132,7 +136,8 @@ class Administration:
             "delete_group": topics.delete_group,
             "describe_group": self._describe_group,
             "reset_offsets": offsets.reset_offsets,
-            "replication_state": lambda: state_of(broker),
+            "replication_state": self._replication_state,
+            "replication_status": server.nodes.status,
             "overview": self._overview,
             "settings": self._settings,
             "group_members": self._clients.facts_of,
@@ -167,7 +172,7 @@ class Administration:
             producers=counters["producers"],
             consumers=counters["consumers"],
             replica_of=self._options.replica_of,
-            replicas=tuple(ReplicaRow(*row) for row in server.native.replicas()),
+            replicas=tuple(ReplicaRow(*row[:3]) for row in server.native.replicas()),
             replicas_required=self._options.replicas_required,
         )
 
@@ -180,6 +185,10 @@ class Administration:
         """Describes a group; its members are those of this process and the connected ones."""
         found = self._broker.describe_group(group)
         return dataclasses.replace(found, members=found.members + len(self._clients.members(group)))
+
+    def _replication_state(self, replica: str, address: str | None, known: str) -> dict[str, Any]:
+        self._server.nodes.note(replica, address)
+        return state_of(self._broker, self._server.nodes.own_address, known)
 
 
 def _arguments(name: str, said: object) -> Mapping[str, Any]:

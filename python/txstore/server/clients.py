@@ -362,9 +362,9 @@ class Clients:
         return changed
 
     def _create_groups(self, groups: list[str]) -> None:
+        """Creates groups, and their retry topics, for their first consumers. Raises Refused if that is not allowed."""
         if self._broker.read_only:  # A replica gets its groups from its source.
             return
-        """Creates groups, and their retry topics, for their first consumers. Raises Refused if that is not allowed."""
         fresh = [group for group in dict.fromkeys(groups) if not self._broker.has_group(group)]
         if fresh and not self._limits.auto_create:
             remark = f"there is no consumer group {fresh[0]}, and auto_create_subscription_group is off"

@@ -14,6 +14,8 @@ from txstore.broker import EmbeddedBroker
 from txstore.errors import DiskFullError, StorePoisonedError, TxStoreError
 from txstore.server.clients import Clients
 from txstore.server.outbox_metrics import outbox_families
+from txstore.server.replica_metrics import replica_families
+from txstore.server.replicas import Nodes
 
 __all__ = ["MeasuredServer", "exporter"]
 
@@ -78,6 +80,8 @@ class MeasuredServer(Protocol):
     def clients(self) -> Clients: ...
     @property
     def native(self) -> RemotingServer: ...
+    @property
+    def nodes(self) -> Nodes: ...
     def counters(self) -> dict[str, int]: ...
     def failure(self) -> TxStoreError | None: ...
 
@@ -116,6 +120,7 @@ class _Collector:
         yield from self._ended(counters)
         yield from self._pending()
         yield from self._stored()
+        yield from replica_families(self._families, self._server.nodes.status(), self._common)
         yield from outbox_families(self._families, self._server.broker.outboxes, self._common)
 
     # Messages and connections

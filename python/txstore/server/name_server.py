@@ -1,10 +1,12 @@
 """Answers the requests that clients send to a name server: topic routes and the cluster.
 
 In:     topic names.
-Out:    routes with this broker as the only one. `perm` says whether a topic can be sent to and read.
+Out:    routes with this broker as the only one, and with its other nodes. `perm` says whether a topic can be sent to
+        and read.
 Always: if sending may create topics, TBW102 has a route, which clients use for unknown topics.
 """
 
+from collections.abc import Callable, Mapping
 from functools import cached_property
 
 from txstore._native import TEMPLATE_TOPIC, ResponseCode, is_system_topic
@@ -17,11 +19,16 @@ _READ, _WRITE, _INHERIT = 4, 2, 1  # RocketMQ's PermName.
 
 
 class Routes:
-    """The name server's part of a server. `address` is the address at which clients reach this broker."""
+    """The name server's part of a server."""
 
-    def __init__(self, broker: EmbeddedBroker, address: str) -> None:
+    def __init__(
+        self, broker: EmbeddedBroker, address: str, nodes: Callable[[], Mapping[str, str]] | None = None
+    ) -> None:
+        """`address`: where clients reach this broker. `nodes`: the addresses of all its nodes by their ids, of which
+        0 is the one that is written to; by default this one alone."""
         self._broker = broker
-        self.address = address
+        self.address: str = address
+        self._nodes = nodes
 
     def route(self, request: Request) -> Reply:
         topic = text(request.ext_fields, "topic")
@@ -57,7 +64,7 @@ class Routes:
         """Returns this broker's entry in routes (RocketMQ's BrokerData)."""
         config = self._broker.config
         return {
-            "brokerAddrs": {"0": self.address},
+            "brokerAddrs": {"0": self.address} if self._nodes is None else dict(self._nodes()),
             "brokerName": config.broker_name,
             "cluster": config.cluster_name,
             "enableActingMaster": False,

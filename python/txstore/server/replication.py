@@ -7,10 +7,11 @@ Always: the copy is a store of its own, which any command reads. It appends noth
 Not here: what a copy is worth (`rust/src/server/copies.rs`).
 
 One request asks for the log from a physical offset on (TXSTORE_COPY); it also says how far the copy goes. The source
-holds it until there is more. Topics, groups, offsets and settings come once a second by a call of operators.
+holds it until there is more. Topics, groups, offsets and settings come once a second by a call of operators, over a
+connection of its own: on the same one, each of them would hold up the copy, and who waits for it.
 """
 
-import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -34,6 +35,7 @@ from txstore.errors import (
     TxStoreError,
 )
 from txstore.remoting.administration import decode, decode_error, encode
+from txstore.remoting.replication import ReplicationStatus
 
 __all__ = ["Replica", "Source", "state_of"]
 
@@ -47,8 +49,17 @@ _SETTINGS = "txstore/settings.json"
 _OWN_FILES = ("consumerOffset.json", "delayOffset.json")  # The engine writes them, from what it has.
 
 
-def state_of(broker: EmbeddedBroker) -> dict[str, Any]:
-    """Returns what a replica needs of a store besides its log."""
+def state_of(broker: EmbeddedBroker, address: str | None, known: str) -> dict[str, Any]:
+    """Returns what a replica needs of a store besides its log. `address`: where clients reach the source.
+
+    If that is what the replica knows already by the state's digest, returns the digest alone.
+    """
+    state = _state_of(broker, address)
+    digest = hashlib.sha256(encode(state)).hexdigest()
+    return {"digest": digest} if digest == known else state | {"digest": digest}
+
+
+def _state_of(broker: EmbeddedBroker, address: str | None) -> dict[str, Any]:
     path, stat = Path(broker.path), broker.stat()
     files = {
         file.name: text
@@ -59,6 +70,9 @@ def state_of(broker: EmbeddedBroker) -> dict[str, Any]:
         "store_id": broker.store.store_id,
         "settings": (path / _SETTINGS).read_text(),
         "first": stat.min_physical_offset,
+        "address": address,
+        "broker_name": broker.config.broker_name,
+        "cluster_name": broker.config.cluster_name,
         "config": files,
         "offsets": [list(one) for one in broker.store.consumer_offsets()],
     }
@@ -95,15 +109,24 @@ class Source:
         """Ends a request that another thread makes."""
         self._channel.interrupt()
 
-    def state(self) -> dict[str, Any]:
-        """Returns what `state_of` returns there."""
-        fields = {"call": "replication_state"}
-        answer = self._channel.call(RequestCode.TXSTORE_ADMIN, fields, encode({}), timeout=_CALL_SECONDS)
-        if answer.code != ResponseCode.SUCCESS:
-            raise self._refused(answer.code, answer.remark, answer.ext_fields)
-        found = decode(answer.body or b"{}")
+    def state(self, replica: str, address: str | None, known: str = "") -> dict[str, Any]:
+        """Returns what `state_of` returns there. Tells the source at which address clients reach this replica."""
+        found = self.call("replication_state", replica=replica, address=address, known=known)
         assert isinstance(found, dict)
         return found
+
+    def status(self) -> ReplicationStatus:
+        """Returns the server's part in replication."""
+        found = self.call("replication_status")
+        assert isinstance(found, ReplicationStatus)
+        return found
+
+    def call(self, name: str, **arguments: object) -> object:
+        """Makes a call of operators there. Raises its errors, BrokerUnreachableError, BrokerTimeoutError."""
+        answer = self._channel.call(RequestCode.TXSTORE_ADMIN, {"call": name}, encode(arguments), timeout=_CALL_SECONDS)
+        if answer.code != ResponseCode.SUCCESS:
+            raise self._refused(answer.code, answer.remark, answer.ext_fields)
+        return decode(answer.body or b"{}")
 
     def copy(self, fields: Mapping[str, str]) -> tuple[dict[str, str], bytes]:
         """Returns the fields and the bytes of an answer to TXSTORE_COPY."""
@@ -140,19 +163,27 @@ class Replica:
         `name` tells the source which of its replicas this is. Raises BrokerUnreachableError if there is no copy yet
         and the source cannot be reached, otherwise what `txstore.open` raises.
         """
-        self.address = address
-        self._name, self._config = name, source
+        self.address: str = address
+        """The source's address, as this replica was given it."""
+        self.name: str = name
+        """How the source tells its replicas apart."""
+        self._config = source
         self.failure: TxStoreError | None = None
         """Why it has stopped following; None while it follows or tries to."""
         self.missing_bytes: int | None = None
         """How many bytes the copy lacked at the last answer; None before the first one."""
+        self.source_address: str | None = None
+        """Where clients reach the source; None before it has told."""
+        self.own_address: str | None = None
+        """Where clients reach this replica. The source names it in routes."""
+        self._complete_at = time.monotonic()
         if not (Path(path) / _SETTINGS).exists():
             with Source(address, source) as begun:
-                _begin(Path(path), begun.state())
+                _begin(Path(path), begun.state(name, None))
         self.broker: EmbeddedBroker = open_as(path, settings, replica=True)
         self._store: Store = self.broker.store
         self._rest = b""
-        self._state_from = 0.0
+        self._known = ""  # The digest of the source's state that this copy has.
         self._told: str | None = None
         self._minimum = self.broker.stat().min_physical_offset
         self._durable = True
@@ -165,6 +196,13 @@ class Replica:
     def connected(self) -> bool:
         """Whether the source answers."""
         return self._source is not None
+
+    @property
+    def lag_seconds(self) -> float:
+        """How long ago the copy had all that its source had, in seconds; 0 while it has all."""
+        if self.connected and self.missing_bytes == 0:
+            return 0.0
+        return time.monotonic() - self._complete_at
 
     def stop(self) -> None:
         """Stops following. Idempotent."""
@@ -195,24 +233,44 @@ class Replica:
 
     def _follow(self, source: Source) -> None:
         self._rest = b""
-        self._compare(source)
+        state = source.state(self.name, self.own_address)
+        self._compare(source, state)
+        self._adopt(state)
         self._source = source
         self._tell(None)
-        while not self._stopped.is_set():
-            if time.monotonic() >= self._state_from:
-                self._adopt(source.state())
-                self._state_from = time.monotonic() + _STATE_SECONDS
-            self._take(source)
+        failed: list[BaseException] = []
+        with Source(self.address, self._config) as second:
+            ended = threading.Event()
+            adopting = threading.Thread(target=self._adopt_changes, args=(second, ended, failed), daemon=True)
+            adopting.start()
+            try:
+                while not self._stopped.is_set() and not failed:
+                    self._take(source)
+            finally:
+                ended.set()
+                second.interrupt()
+                adopting.join()
+        if failed:
+            raise failed[0]
 
-    def _compare(self, source: Source) -> None:
+    def _adopt_changes(self, source: Source, ended: threading.Event, failed: list[BaseException]) -> None:
+        """Takes over changes of the source's state, until the copying ends. An error ends the copying."""
+        try:
+            while not ended.wait(_STATE_SECONDS):
+                self._adopt(source.state(self.name, self.own_address, self._known))
+        except Exception as error:
+            if not ended.is_set():
+                failed.append(error)
+
+    def _compare(self, source: Source, state: Mapping[str, Any]) -> None:
         """Refuses a source that is another store, or whose log differs."""
-        state = source.state()
         if state["store_id"] != self._store.store_id:
             raise InvalidOptionError(
                 f"{self.address} serves store {state['store_id']}, and this is a copy of {self._store.store_id}\n"
                 "hint: follow the store that was copied, or start with an empty directory",
                 option="replica_of",
             )
+        self._must_have_names_of(state)
         last = self._store.last_record()
         if last is None:
             return
@@ -233,9 +291,20 @@ class Replica:
                 option="replica_of",
             )
 
+    def _must_have_names_of(self, state: Mapping[str, Any]) -> None:
+        """Refuses a source under another name: clients would take the two for different brokers."""
+        config = self.broker.config
+        for option, own in (("broker_name", config.broker_name), ("cluster_name", config.cluster_name)):
+            if state[option] != own:
+                raise InvalidOptionError(
+                    f"{self.address} has {option} {state[option]!r}, and this replica has {own!r}\n"
+                    f"hint: start it with --set {option}={state[option]}",
+                    option=option,
+                )
+
     def _asked(self, offset: int, **more: str) -> dict[str, str]:
         known = str(self.broker.stat().visible_physical_offset)
-        return {"replica": self._name, "offset": str(offset), "acknowledged": "0", "visible": known, **more}
+        return {"replica": self.name, "offset": str(offset), "visible": known, **more}
 
     def _take(self, source: Source) -> None:
         end = self._store.appended_end
@@ -260,10 +329,15 @@ class Replica:
         if int(fields["minOffset"]) > self._minimum:
             self._minimum = self._store.remove_log_files(int(fields["minOffset"]), keep_unread=False).minimum
         self.missing_bytes = max(0, int(fields["maxOffset"]) - self._store.appended_end)
+        if self.missing_bytes == 0:
+            self._complete_at = time.monotonic()
 
     def _adopt(self, state: dict[str, Any]) -> None:
-        """Takes over topics, groups, offsets and settings."""
+        """Takes over topics, groups, offsets and settings, unless this copy has them already."""
         store = self._store
+        if state["digest"] == self._known:
+            return
+        self.source_address = state["address"]
         if not store.adopt_settings(state["settings"]):
             raise InvalidOptionError(
                 f"the log at {self.address} was continued by another broker\nhint: start with an empty directory",
@@ -272,14 +346,19 @@ class Replica:
         for name, text in state["config"].items():
             if store.config_text(name) != text:
                 store.set_config_text(name, text)
+        missing = False
         for topic, group, queue_id, offset in state["offsets"]:
-            self._set_offset(topic, group, queue_id, offset)
+            missing |= not self._set_offset(topic, group, queue_id, offset)
+        self._known = "" if missing else state["digest"]
 
-    def _set_offset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+    def _set_offset(self, topic: str, group: str, queue_id: int, offset: int) -> bool:
+        """Sets a group's offset. Returns False for one above the copy's end, which is set with the next state."""
         if self._store.consumer_offset(topic, group, queue_id) != offset:
-            # An offset above the copy's end comes again with the next state.
-            with contextlib.suppress(InvalidOptionError):
+            try:
                 self._store.set_consumer_offset(topic, group, queue_id, offset)
+            except InvalidOptionError:
+                return False
+        return True
 
     def _tell(self, why: str | None) -> None:
         if why != self._told:

@@ -52,6 +52,7 @@ from txstore.server.metrics import exporter
 from txstore.server.name_server import Routes
 from txstore.server.offsets import Locks, Offsets
 from txstore.server.queries import Queries
+from txstore.server.replicas import Nodes
 from txstore.server.replication import Replica
 from txstore.server.request import (
     Refused,
@@ -129,7 +130,22 @@ class Server:
         self.name_server: str | None = addresses[-1] if self._config.name_server is not None else None
         self.grpc: str | None = self._native.grpc_address
         """HOST:PORT of the gRPC protocol; None if it is not served."""
-        self._routes = Routes(broker, self._config.advertise or self.address or BROKER_ADDRESS)
+        reached = self._config.advertise or self.address
+        self._nodes = Nodes(
+            broker,
+            self._native,
+            lambda: self.replica,
+            self.failure,
+            address=reached,
+            required=self._config.replicas_required,
+            timeout=float(self._config.replica_timeout),
+            ack=self._config.replica_ack,
+        )
+        if replica is not None:
+            replica.own_address = reached
+        # Without TCP, its clients use the Unix socket whatever a route says.
+        nodes = self._nodes.addresses if reached is not None else None
+        self._routes = Routes(broker, reached or BROKER_ADDRESS, nodes)
         limits = GroupLimits(self._config.groups_max, self._config.auto_create_subscription_group)
         self._clients = Clients(broker, self, monotonic, limits)
         self._admin_relay = AdminRelay(broker, self._clients, self, monotonic)
@@ -180,6 +196,11 @@ class Server:
     def clients(self) -> Clients:
         """The connected producers and consumers."""
         return self._clients
+
+    @property
+    def nodes(self) -> Nodes:
+        """What this server knows of its replicas, or of its source."""
+        return self._nodes
 
     @property
     def locks(self) -> Locks:
@@ -532,6 +553,7 @@ def _serve_replica(path: str | os.PathLike[str], source: str, settings: ServerCo
     name = settings.replica_name or settings.advertise or f"{socket.gethostname()}:{Path(path).absolute()}"
     replica = Replica(path, source, name=name, source=ConnectConfig.from_environment(), settings=chosen)
     try:
+        replica.broker.listen_if_possible()
         return Server(replica.broker, settings, close_broker=True, replica=replica)
     except BaseException:
         replica.stop()

@@ -239,9 +239,9 @@ impl RemotingServer {
         self.server.grpc_address().map(|address| address.to_string())
     }
 
-    fn replicas(&self) -> Vec<(String, u64, u64)> {
-        let replicas = self.server.service().replicas();
-        replicas.into_iter().map(|one| (one.name, one.acknowledged, one.silent_ms)).collect()
+    fn replicas(&self, py: Python<'_>) -> Vec<(String, u64, u64, u64, u64)> {
+        let replicas = py.detach(|| self.server.service().replicas());
+        replicas.into_iter().map(|one| (one.name, one.copied, one.silent_ms, one.lag_bytes, one.lag_ms)).collect()
     }
 
     fn next_event<'py>(&self, py: Python<'py>, timeout_ms: u64) -> PyResult<Option<Bound<'py, PyAny>>> {

@@ -47,14 +47,21 @@ pub struct Replica {
     /// Its name.
     pub name: String,
     /// Its copy goes up to here, and survives what the rules ask for.
-    pub acknowledged: u64,
+    pub copied: u64,
     /// Milliseconds since its last request; 0 while one is held.
     pub silent_ms: u64,
+    /// How many bytes of the log it lacks.
+    pub lag_bytes: u64,
+    /// Milliseconds since the first record that it lacks was stored; 0 if it lacks none.
+    pub lag_ms: u64,
 }
 
 #[derive(Debug)]
 struct Known {
+    /// The most that it ever had. Not less if it begins again with an empty directory.
     acknowledged: u64,
+    /// What it said last.
+    copied: u64,
     /// When its last request was answered, by the monotonic clock.
     seen_ms: i64,
     held: u32,
@@ -126,18 +133,21 @@ impl Copies {
     }
 
     /// Returns the replicas that have asked since the server was started, by name.
-    pub(super) fn replicas(&self) -> Vec<Replica> {
+    pub(super) fn replicas(&self, store: &Store) -> Vec<Replica> {
+        let silent_ms = |known: &Known| if known.held == 0 { known.silent_ms() } else { 0 };
         let replicas = self.replicas.lock();
-        let silent_ms = |known: &Known| match known.held {
-            0 => known.silent_ms(),
-            _ => 0,
+        let known: Vec<_> =
+            replicas.iter().map(|(name, known)| (name.clone(), known.copied, silent_ms(known))).collect();
+        drop(replicas);
+        let end = store.appended_end().0;
+        let of = |(name, copied, silent_ms)| Replica {
+            name,
+            copied,
+            silent_ms,
+            lag_bytes: end.saturating_sub(copied.max(store.first_physical_offset().0)),
+            lag_ms: lag_ms(store, copied),
         };
-        let of = |(name, known): (&String, &Known)| Replica {
-            name: name.clone(),
-            acknowledged: known.acknowledged,
-            silent_ms: silent_ms(known),
-        };
-        let mut found: Vec<_> = replicas.iter().map(of).collect();
+        let mut found: Vec<_> = known.into_iter().map(of).collect();
         found.sort_by(|one, other| one.name.cmp(&other.name));
         found
     }
@@ -178,15 +188,24 @@ impl Copies {
         self.note_ends(store);
     }
 
-    /// Notes how far a replica's copy goes.
-    pub(super) fn acknowledge(&self, store: &Store, name: &str, end: u64) -> std::result::Result<Asking<'_>, Refusal> {
+    /// Notes how far a replica's copy goes; `None` if it does not say that yet.
+    pub(super) fn acknowledge(
+        &self,
+        store: &Store,
+        name: &str,
+        end: Option<u64>,
+    ) -> std::result::Result<Asking<'_>, Refusal> {
         let mut replicas = self.replicas.lock();
         if replicas.len() >= REPLICAS_MAX && !replicas.contains_key(name) {
             let remark = format!("{REPLICAS_MAX} replicas have asked since the start, at most");
             return Err(Refusal::new(response::SYSTEM_BUSY, remark));
         }
-        let known = replicas.entry(name.to_owned()).or_insert(Known { acknowledged: 0, seen_ms: now_ms(), held: 0 });
-        known.acknowledged = known.acknowledged.max(end);
+        let new = Known { acknowledged: 0, copied: 0, seen_ms: now_ms(), held: 0 };
+        let known = replicas.entry(name.to_owned()).or_insert(new);
+        if let Some(end) = end {
+            known.acknowledged = known.acknowledged.max(end);
+            known.copied = end;
+        }
         known.held += 1;
         drop(replicas);
         self.came.notify_all();
@@ -212,6 +231,11 @@ impl Drop for Asking<'_> {
 
 fn now_ms() -> i64 {
     SystemClock.monotonic_ms()
+}
+
+fn lag_ms(store: &Store, copied: u64) -> u64 {
+    let stored = store.stored_from(PhysicalOffset(copied));
+    stored.map_or(0, |stored| u64::try_from(SystemClock.wall().0 - stored.0).unwrap_or(0))
 }
 
 impl CopyRules {

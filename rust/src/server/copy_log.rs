@@ -22,17 +22,6 @@ const HELD_MAX_MS: u64 = 15_000;
 /// How long a request is held after readers may see more, because bytes may follow soon.
 const VISIBLE_AFTER: Duration = Duration::from_millis(20);
 
-/// Waits for the copies of everything that the store has now. Without them, the answer says that they are missing.
-pub(super) async fn confirm(service: &Service, answer: Command) -> Command {
-    match wait_for_copies(service).await {
-        Ok(()) => answer,
-        Err(Refusal { code: response::FLUSH_SLAVE_TIMEOUT, remark, .. }) => {
-            Command { code: response::FLUSH_SLAVE_TIMEOUT, remark: Some(remark), ..answer }
-        }
-        Err(refusal) => refusal.response(&answer),
-    }
-}
-
 /// Waits for the copies of everything that the store has now. Fails with `FLUSH_SLAVE_TIMEOUT` without them.
 pub(super) async fn wait_for_copies(service: &Service) -> Result<(), Refusal> {
     let rules = service.copies.rules;
@@ -68,8 +57,11 @@ pub(super) async fn copy(service: &Service, request: &Command) -> Result<Command
         return Err(Refusal::new(response::PULL_OFFSET_MOVED, remark)
             .with("offset", if from < first { first } else { end }.to_string()));
     }
-    let _asking =
-        copies.acknowledge(store, text(request, "replica")?, number::<u64>(request, "acknowledged")?.min(end))?;
+    let acknowledged = match request.ext_fields.get("acknowledged") {
+        Some(_) => Some(number::<u64>(request, "acknowledged")?.min(end)),
+        None => None,
+    };
+    let _asking = copies.acknowledge(store, text(request, "replica")?, acknowledged)?;
     let deadline = tokio::time::sleep(held);
     tokio::pin!(deadline);
     let mut ends = copies.ends.subscribe();

@@ -15,6 +15,9 @@ use crate::remoting::command::Command;
 /// The maximum body size of a request that is not a message, in bytes. A heartbeat with a thousand groups is smaller.
 const CONTROL_BODY_MAX: usize = 1 << 20;
 
+/// The calls of operators that append to the log: `server/administration.py` makes them.
+const APPENDING_CALLS: [&str; 4] = ["discard", "end_transaction", "resend", "resume"];
+
 /// Handles a request. Returns the answer, or `None` if the client wants none.
 pub(super) async fn handle(service: &Service, session: &Session, request: Command) -> Option<Command> {
     if request.is_response() {
@@ -54,6 +57,7 @@ async fn obey(service: &Service, session: &Session, request: Command) -> Result<
         Handler::End => copied(service, end::end(service, session, &request)).await,
         Handler::CopyLog => copy_log::copy(service, &request).await,
         Handler::Offset => update_offset(service, session, request).await,
+        Handler::Python if appends(&request) => copied(service, service.decide(session, request)).await,
         Handler::Python => service.decide(session, request).await,
         Handler::Client | Handler::Refused => {
             let name = row.map_or("no request of RocketMQ 5.4", |row| row.name);
@@ -63,13 +67,32 @@ async fn obey(service: &Service, session: &Session, request: Command) -> Result<
     }
 }
 
-/// Waits until what a request wrote has the copies that it needs.
+/// Waits until what a request wrote has the copies that it needs. An answer that says how a transaction has ended waits,
+/// too: the end that decided it may be new.
 async fn copied(
     service: &Service,
     written: impl Future<Output = Result<Command, Refusal>>,
 ) -> Result<Command, Refusal> {
     service.copies.admit()?;
-    Ok(copy_log::confirm(service, written.await?).await)
+    let done = written.await;
+    if done.as_ref().is_err_and(|refusal| refusal.code != response::TRANSACTION_FAILED) {
+        return done;
+    }
+    match (copy_log::wait_for_copies(service).await, done) {
+        (Ok(()), done) => done,
+        // Its fields tell where it is stored.
+        (Err(Refusal { code, remark, .. }), Ok(answer)) => Ok(Command { code, remark: Some(remark), ..answer }),
+        (Err(refusal), Err(_)) => Err(refusal),
+    }
+}
+
+/// Returns whether a request that Python answers appends to the log what the client is then told.
+fn appends(request: &Command) -> bool {
+    match request.code {
+        codes::CONSUMER_SEND_MSG_BACK | codes::RESUME_CHECK_HALF_MESSAGE => true,
+        codes::TXSTORE_ADMIN => request.ext_fields.get("call").is_some_and(|call| APPENDING_CALLS.contains(&call)),
+        _ => false,
+    }
 }
 
 /// Stores a group's offset. Python does it if it must decide, or if it has earlier updates of the connection.

@@ -365,7 +365,7 @@ impl Service {
 
     /// Returns the replicas that copy the log.
     pub fn replicas(&self) -> Vec<Replica> {
-        self.copies.replicas()
+        self.copies.replicas(&self.store)
     }
 
     /// Closes a connection.

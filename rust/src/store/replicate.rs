@@ -10,7 +10,7 @@
 use super::configuration::verify_by;
 use super::{Inner, PoisonOnPanic, Shared, Store};
 use crate::base::error::{Error, Result};
-use crate::base::units::{PhysicalOffset, to_u64, to_usize};
+use crate::base::units::{PhysicalOffset, TimestampMs, to_u64, to_usize};
 use crate::log::commit_log::{FILE_TAIL, Step, UNWRITTEN, step, too_old};
 use crate::record::decode::DecodeError;
 use crate::recovery::log_view::KnownEnd;
@@ -57,6 +57,18 @@ impl Store {
         let Some(anchor) = anchor else { return Ok(None) };
         let offset = PhysicalOffset(anchor.physical_offset);
         self.shared.log.read(offset, self.shared.log.appended(), |_, bytes| Some((offset, bytes.to_vec())))
+    }
+
+    /// Returns when the first record at or above a physical offset was stored; `None` if there is none, or if its offset
+    /// is not where a record begins.
+    pub fn stored_from(&self, from: PhysicalOffset) -> Option<TimestampMs> {
+        let log = &self.shared.log;
+        let at = from.0.max(log.segments.first());
+        // Where no record fits any more, the next one begins the next file.
+        let file_size = log.segments.file_size();
+        let next_file = (at / file_size + 1) * file_size;
+        let stored = |at| log.read(PhysicalOffset(at), log.appended(), |view, _| view.store_timestamp).ok();
+        stored(at).or_else(|| stored(next_file))
     }
 
     /// Returns the end of what readers see.
