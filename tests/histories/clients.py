@@ -27,6 +27,7 @@ import txstore
 import txstore.aio
 from txstore import AlreadyEndedError, LocalTransactionState, Message, TransactionListener, TxStoreError
 from txstore.client.broker import RemoteBroker
+from txstore.message import SendStatus
 
 TOPIC = "orders"
 GROUP = "shipping"
@@ -136,6 +137,11 @@ class Plan:
         return not over and self.chance.random() < _LEAVES
 
     def sent(self, name: str, sent: Any) -> None:
+        status = getattr(sent, "send_status", SendStatus.SEND_OK)
+        if status is not SendStatus.SEND_OK:
+            # It is stored, but no more is promised.
+            self.write("failed", name=name, error=status.value)
+            return
         seconds = time.monotonic() - self._began
         self.write("sent", name=name, queue=sent.queue_id, offset=sent.queue_offset, ms=round(1000 * seconds, 1))
 

@@ -49,6 +49,8 @@ class FaultyProxy(Proxy):
 
     def _pass_frame(self, frame: bytes, other: socket.socket, chance: random.Random, back: bool) -> bool:
         """Whether the connection stays open."""
+        if back:
+            self.flows.wait()
         if self._strikes(chance, "delays"):
             time.sleep(chance.uniform(0.001, _DELAY_SECONDS))
         if self._strikes(chance, "cuts", 0.25):

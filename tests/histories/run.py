@@ -49,20 +49,29 @@ class Report:
         return f"seed {self.seed}: {words}; anomalies: {dict(kinds) or 'none'}"
 
 
+ENTRY = ["-c", "import sys; from txstore.cli.main import main; sys.exit(main())"]
+
+
 class Server:
     """`txstore serve` in a process, at a fixed port."""
 
-    def __init__(self, path: Path, advertised: str, port: int) -> None:
-        entry = [sys.executable, "-c", "import sys; from txstore.cli.main import main; sys.exit(main())", "serve"]
+    def __init__(
+        self, path: Path, advertised: str, port: int, *options: str, entry: Sequence[str] = tuple(ENTRY)
+    ) -> None:
+        """`options`: more of its arguments, which `start` can replace. `entry`: the program's arguments of Python."""
         settings = [word for name, value in NEW.items() for word in ("--set", f"{name}={value}")]
         addresses = ["--listen", f"127.0.0.1:{port}", "--name-server", "none", "--advertise", advertised]
-        self._command = [*entry, str(path), *addresses, *settings]
-        self._log = path.with_name("server.log")
+        self._command = [sys.executable, *entry, "serve", str(path), *addresses, *settings]
+        self._log = path.with_name(f"{path.name}.log")
+        self._options = options
+        self.port: int = port
         self.start()
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
+        self._options = options or self._options
+        command = [*self._command, *self._options]
         with self._log.open("a") as log:
-            self.process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=log, text=True)
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=_ROOT)
         assert self.process.stdout is not None
         assert self.process.stdout.readline().startswith("broker"), self._log.read_text()[-2_000:]
 

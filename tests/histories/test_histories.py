@@ -9,7 +9,11 @@ TXSTORE_HISTORY_SEED repeats the first. One more run of TXSTORE_HOSTILE_SECONDS 
 takes ten minutes or more, a run of a tenth of that time comes first, with busy processes instead, whose times of sends
 are for comparison.
 
-A third run of TXSTORE_SHARED_SECONDS has no server and no network: the clients are in processes that share the store,
+TXSTORE_REPLICA_HISTORIES runs of TXSTORE_REPLICA_SECONDS have a source and a replica, either one of which is killed,
+and a faulty network between them; in the end the source's machine is lost, and the replica promoted.
+TXSTORE_REPLICA_SEED repeats the first.
+
+Another run of TXSTORE_SHARED_SECONDS has no server and no network: the clients are in processes that share the store,
 and the one that writes is killed every few seconds. TXSTORE_SHARED_LOG is how many bytes the log has before.
 """
 
@@ -22,6 +26,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.histories.replicas import WRONG, run_replica_history
 from tests.histories.run import run_history
 from tests.histories.shared import run_shared_history
 
@@ -29,6 +34,9 @@ RUNS = int(os.environ.get("TXSTORE_HISTORIES", "1"))
 SECONDS = float(os.environ.get("TXSTORE_HISTORY_SECONDS", "8"))
 CLIENTS = int(os.environ.get("TXSTORE_HISTORY_CLIENTS", "64"))
 HOSTILE_SECONDS = float(os.environ.get("TXSTORE_HOSTILE_SECONDS", "8"))
+REPLICA_RUNS = int(os.environ.get("TXSTORE_REPLICA_HISTORIES", "1"))
+REPLICA_SECONDS = float(os.environ.get("TXSTORE_REPLICA_SECONDS", "4"))
+REPLICA_SEED = int(os.environ.get("TXSTORE_REPLICA_SEED", random.randrange(1 << 30)))
 SHARED_SECONDS = float(os.environ.get("TXSTORE_SHARED_SECONDS", "15"))
 SHARED_LOG = int(os.environ.get("TXSTORE_SHARED_LOG", "0"))
 # The stated 512, what the server has at its start, and what a busy machine takes between two measurements.
@@ -63,6 +71,30 @@ def test_clients_are_told_nothing_untrue_while_one_floods(tmp_path: Path) -> Non
     assert report.anomalies == []
     assert report.statistics["sends acknowledged"] > CLIENTS
     assert 0 < report.statistics["MiB at most"] < MEMORY_MIB_MAX
+    shutil.rmtree(tmp_path)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("number", range(REPLICA_RUNS))
+def test_clients_are_told_nothing_untrue_when_a_machine_is_lost(number: int, tmp_path: Path) -> None:
+    kills = max(2, 2 * round(REPLICA_SECONDS / 8))
+    report = run_replica_history(tmp_path, REPLICA_SEED + number, REPLICA_SECONDS, CLIENTS, kills)
+    print(report)
+    assert report.anomalies == []
+    assert report.statistics["sends acknowledged"] > CLIENTS
+    assert report.statistics["committed"] > CLIENTS / 4
+    assert report.statistics["rolled_back"] > 0
+    assert report.statistics["bytes that only the source had"] > 0
+    shutil.rmtree(tmp_path)
+
+
+@pytest.mark.kill
+@pytest.mark.torture
+def test_messages_that_are_visible_before_they_are_copied_are_found(tmp_path: Path) -> None:
+    """The same with a wrong source. Its readers see what the replica does not have, and what is gone with it."""
+    report = run_replica_history(tmp_path, REPLICA_SEED, REPLICA_SECONDS, CLIENTS, kills=0, entry=WRONG)
+    print(report)
+    assert {anomaly.kind for anomaly in report.anomalies} & {"vanished"}
     shutil.rmtree(tmp_path)
 
 
