@@ -79,6 +79,8 @@ pub struct IndexFiles {
     full: Vec<Box<dyn File>>,
     /// A power loss may have damaged entries from here on.
     trusted: Option<IndexMark>,
+    /// New files have later names than this one, though it may be gone.
+    names_after: Option<String>,
 }
 
 impl IndexFiles {
@@ -103,6 +105,7 @@ impl IndexFiles {
             dirty: false,
             full: Vec::new(),
             trusted: None,
+            names_after: None,
         })
     }
 
@@ -129,7 +132,23 @@ impl IndexFiles {
             let header = read_header(&*storage.open(&path, OpenMode::Read)?)?;
             files.push(Known::new(entry.name, header));
         }
-        Ok(Self { storage, geometry, writable, files, current: None, dirty: false, full: Vec::new(), trusted: None })
+        Ok(Self {
+            storage,
+            geometry,
+            writable,
+            files,
+            current: None,
+            dirty: false,
+            full: Vec::new(),
+            trusted: None,
+            names_after: None,
+        })
+    }
+
+    /// Gives no new file the name of a mark's file or an earlier one. So the mark of a snapshot that stays on disk, used
+    /// or not, never fits files that were built again, whose entries are divided differently.
+    pub fn name_after(&mut self, mark: Option<&IndexMark>) {
+        self.names_after = mark.map(|mark| mark.file.clone());
     }
 
     /// Returns the slots and entries of each file.
@@ -269,7 +288,8 @@ impl IndexFiles {
     }
 
     fn create(&mut self, stored: TimestampMs) -> Result<Current> {
-        let name = layout::file_name(stored, self.files.last().map(|file| file.name.as_str()));
+        let last = self.files.last().map(|file| file.name.as_str());
+        let name = layout::file_name(stored, last.max(self.names_after.as_deref()));
         self.storage.create_dir(DIR)?;
         let file = make_file(&*self.storage, DIR, &path_of(&name), self.geometry.file_bytes())?;
         self.files.push(Known::new(name, Header::EMPTY));

@@ -185,6 +185,25 @@ fn a_reader_continues_below_entries_that_a_power_loss_took() {
     }
 }
 
+/// Found by the simulation (seed 5559): a snapshot was not used, and the index was built again with files of the same
+/// names. The next opening cut it to the snapshot's mark, used that snapshot, and missed a record's entries.
+#[test]
+fn an_index_that_is_built_again_has_no_file_of_an_earlier_mark() {
+    let (_dir, disk) = disk();
+    let mut index = IndexFiles::open(disk.clone(), SMALL, true).unwrap();
+    let entries: Vec<_> = (1..=60).map(|number| entry(number, number.into())).collect();
+    index.append(&entries).unwrap();
+    let mark = index.mark().unwrap();
+    index.roll_back(None).unwrap();
+    drop(index);
+    let mut index = IndexFiles::open(disk.clone(), SMALL, true).unwrap();
+    index.name_after(Some(&mark));
+    index.append(&entries).unwrap();
+    assert_eq!(index.len(), 4);
+    assert!(names(&*disk).iter().all(|name| *name > mark.file), "{:?}, {mark:?}", names(&*disk));
+    assert!(!index.ends_at(Some(&mark), PhysicalOffset(u64::MAX)).unwrap());
+}
+
 /// An index that was built again has files of the same names, in which a mark may be within a record's entries. Found by
 /// the simulation (seed 47174): a record was found by one of its keys only.
 #[test]

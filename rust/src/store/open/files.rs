@@ -34,7 +34,8 @@ impl Files {
         let log = Arc::new(CommitLog::new(segments));
         let queues = QueueFiles::new(Arc::clone(storage), geometry.consume_queue, read_only);
         let open_index = if stored.settings.index_slots.is_some() { IndexFiles::open_own } else { IndexFiles::open };
-        let index = open_index(Arc::clone(storage), geometry.index, !read_only)?;
+        let mut index = open_index(Arc::clone(storage), geometry.index, !read_only)?;
+        index.name_after(stored.index_mark.as_ref());
         Ok(Self { log, queues, index })
     }
 

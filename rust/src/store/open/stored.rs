@@ -10,6 +10,7 @@ use crate::base::error::Result;
 use crate::base::names::{HALF_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP};
 use crate::index::consume_queue::QueueTable;
 use crate::index::delay::DelayOffsets;
+use crate::index::key_index::IndexMark;
 use crate::index::offsets::ConsumerOffsets;
 use crate::log::commit_log::{self, CommitLog};
 use crate::log::published::Published;
@@ -70,6 +71,8 @@ pub(super) struct Stored {
     pub(super) snapshot: Option<Snapshot>,
     /// The end of the snapshot, used or not. 0 without a snapshot.
     snapshot_position: u64,
+    /// The index's end in the snapshot, used or not.
+    pub(super) index_mark: Option<IndexMark>,
     /// Warnings for the operator.
     pub(super) warnings: Vec<String>,
 }
@@ -89,6 +92,7 @@ impl Stored {
             delay_offsets: delay_offsets.unwrap_or_default(),
             settings: settings.unwrap_or_else(|| Settings { append_prop_crc: is_new, ..Settings::default() }),
             snapshot_position: snapshot.as_ref().map_or(0, |snapshot| snapshot.position),
+            index_mark: snapshot.as_ref().and_then(|snapshot| snapshot.index.clone()),
             snapshot: snapshot.filter(|snapshot| !(are_delays_lost && has_delayed(snapshot))),
             warnings,
         })
