@@ -85,6 +85,31 @@ impl ConsumerOffsets {
         self.dirty = true;
     }
 
+    /// Returns a group's offset in its retry topic for one of its topics, named GROUP%TOPIC. Sets it on the first call.
+    pub fn begin_retry(&mut self, topic: &str, group: &str, name: &str, queue: QueueId) -> u64 {
+        if let Some(known) = self.get(topic, name, queue) {
+            return known;
+        }
+        // The name for a topic without a name keeps where the group began to have an offset for each topic.
+        let base_name = format!("{group}%");
+        let base = self.get(topic, &base_name, queue).unwrap_or_else(|| self.get(topic, group, queue).unwrap_or(0));
+        self.set(topic, &base_name, queue, base);
+        self.set(topic, name, queue, base);
+        base
+    }
+
+    /// Sets a group's offset in its retry topic for one of its topics, and the least of them as the group's own.
+    pub fn set_retry(&mut self, topic: &str, group: &str, name: &str, queue: QueueId, offset: u64) {
+        self.set(topic, name, queue, offset);
+        let base_name = format!("{group}%");
+        let groups = self.table.get(topic).into_iter().flatten();
+        let of_topics = groups.filter(|(of, _)| of.starts_with(&base_name) && **of != base_name);
+        let least = of_topics.filter_map(|(_, queues)| queues.get(&queue).copied()).min();
+        if let Some(least) = least {
+            self.set(topic, group, queue, least);
+        }
+    }
+
     fn put(&mut self, topic: &str, group: &str, queue: QueueId, offset: u64) {
         let groups = self.table.entry(topic.to_owned()).or_default();
         groups.entry(group.to_owned()).or_default().insert(queue, offset);

@@ -29,6 +29,7 @@ mod offset;
 pub mod options;
 mod outbox;
 pub mod policy;
+pub mod pop;
 mod pull;
 mod router;
 mod send;

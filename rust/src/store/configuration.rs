@@ -63,6 +63,29 @@ impl Store {
         Ok(())
     }
 
+    /// Returns a group's offset in its retry topic for one of its topics, named GROUP%TOPIC. The first call sets it:
+    /// to what the whole group has read there.
+    pub fn begin_retry_offset(&self, topic: &str, group: &str, name: &str, queue_id: QueueId) -> Result<u64> {
+        self.shared.check_writable("acknowledging")?;
+        Ok(self.shared.configuration.offsets.lock().begin_retry(topic, group, name, queue_id))
+    }
+
+    /// Sets a group's offset in its retry topic for one of its topics, in memory. The least of these offsets is also
+    /// the group's own offset there, which brokers use.
+    pub fn set_retry_offset(
+        &self,
+        topic: &str,
+        group: &str,
+        name: &str,
+        queue_id: QueueId,
+        queue_offset: u64,
+    ) -> Result<()> {
+        self.shared.check_writable("acknowledging")?;
+        check_acknowledged(&self.shared.inner.lock(), topic, queue_id, queue_offset)?;
+        self.shared.configuration.offsets.lock().set_retry(topic, group, name, queue_id, queue_offset);
+        Ok(())
+    }
+
     /// Removes a group's offsets of a topic, in memory. `write_offsets` writes the change to disk.
     pub fn remove_consumer_offsets(&self, topic: &str, group: &str) -> Result<()> {
         self.shared.check_writable("removing offsets")?;

@@ -7,7 +7,7 @@
 //! Not here: which topic, how often, how long (Python decides these).
 
 use super::append::{Sent, check_queue};
-use super::batch::{Batch, IndexKeys, Purpose, Wait};
+use super::batch::{Batch, IndexKeys, Purpose, Unacknowledged, Wait};
 use super::{Inner, Shared, Store, StoredRecord};
 use crate::base::error::{Error, Result};
 use crate::base::java;
@@ -38,6 +38,15 @@ pub struct Copy<'a> {
 impl Store {
     /// Appends a copy of the record at a physical offset.
     pub fn append_copy(&self, physical_offset: PhysicalOffset, copy: &Copy<'_>) -> Result<Sent> {
+        self.append_copy_unacknowledged(physical_offset, copy)?.acknowledged()
+    }
+
+    /// Does the same as `append_copy`, for a caller that waits for the sync itself.
+    pub fn append_copy_unacknowledged(
+        &self,
+        physical_offset: PhysicalOffset,
+        copy: &Copy<'_>,
+    ) -> Result<Unacknowledged<'_, Sent>> {
         self.shared.check_appends("sending")?;
         names::validate_topic(copy.topic)?;
         check_queue(copy.queue_id)?;
@@ -48,7 +57,7 @@ impl Store {
         }
         let mut inner = self.shared.lock_to_send(Wait::Yes)?;
         let sent = self.shared.append_copy_in(&mut inner, &source, copy)?;
-        self.shared.unacknowledged(inner, Purpose::Message, sent).acknowledged()
+        Ok(self.shared.unacknowledged(inner, Purpose::Message, sent))
     }
 }
 

@@ -1,0 +1,408 @@
+//! A queue that a group consumes, on its store: reads messages for the group and stores its offset.
+//!
+//! In:     the store, terms, a filter.
+//! Out:    messages that were taken, with their records.
+//! Always: the stored offset is the lowest unacknowledged one. If somebody else stores another offset (an operator's
+//!         reset), the queue continues there, and older leases are void.
+//! Not here: waiting, moving messages to other topics.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::queue::{Found, Holder, Order, Queue, Stale, Taken, Terms};
+use crate::base::error::{Error, Result};
+use crate::base::names::RETRY_PREFIX;
+use crate::base::sync::unmodelled::{Mutex, MutexGuard};
+use crate::base::units::{QueueId, QueueOffset};
+use crate::record::properties::RETRY_TOPIC;
+use crate::store::{Store, StoredRecord};
+
+/// The maximum number of bytes in one answer, not counting its first message.
+pub const BYTES_MAX: usize = 1 << 20;
+/// The approximate maximum of messages that one call skips because of the filter.
+const PASSED_MAX: u64 = 16_384;
+
+/// A queue that a group consumes.
+#[derive(Debug)]
+pub struct Source {
+    /// The topic that is read: the group's own retry topic, or the topic that it subscribes to.
+    pub topic: String,
+    /// The queue.
+    pub queue_id: QueueId,
+    /// The name under which the group's offset is stored.
+    offset_name: String,
+    /// In a retry topic: only messages that were first sent to this topic are taken.
+    origin: Option<String>,
+    state: Mutex<State>,
+    /// The queue offset at whose arrival the readers are woken.
+    watched: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    queue: Queue,
+    order: Order,
+    /// The offset in the store. `None`: not known yet.
+    stored: Option<u64>,
+}
+
+/// A message that was taken from a source.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// Its lease.
+    pub taken: Taken,
+    /// Its record.
+    pub record: StoredRecord,
+}
+
+/// What a source had.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// The messages that were taken.
+    pub messages: Vec<Message>,
+    /// The bytes of their records.
+    pub bytes: usize,
+    /// Damaged messages, which are skipped: queue offset and reason.
+    pub skipped: Vec<(u64, String)>,
+}
+
+impl Source {
+    /// Creates the source of a topic's own queue. `first_number` precedes the numbers of its leases.
+    pub fn of_topic(topic: &str, queue_id: QueueId, group: &str, first_number: u64) -> Self {
+        Self::new(topic.to_owned(), queue_id, group.to_owned(), None, first_number)
+    }
+
+    /// Creates the source of the messages of a topic that lie in the group's retry topic.
+    pub fn of_retries(retry_topic: String, topic: &str, group: &str, first_number: u64) -> Self {
+        Self::new(retry_topic, QueueId(0), format!("{group}%{topic}"), Some(topic.to_owned()), first_number)
+    }
+
+    fn new(topic: String, queue_id: QueueId, offset_name: String, origin: Option<String>, first_number: u64) -> Self {
+        let queue = Queue::new(Order::Fifo, 0, first_number);
+        let state = Mutex::new(State { queue, order: Order::Fifo, stored: None });
+        Self { topic, queue_id, offset_name, origin, state, watched: AtomicU64::new(u64::MAX) }
+    }
+
+    /// Returns whether it is a retry topic.
+    pub const fn is_retry(&self) -> bool {
+        self.origin.is_some()
+    }
+
+    /// Takes messages: at most `limit`, and at most one after `BYTES_MAX`. `tags`: `None` takes all.
+    pub fn take(
+        &self,
+        store: &Store,
+        order: Order,
+        terms: &Terms,
+        tags: Option<&[String]>,
+        (limit, bytes): (usize, usize),
+    ) -> Result<Batch> {
+        let mut batch = Batch { bytes, ..Batch::default() };
+        let mut state = self.current(store, order)?;
+        self.take_visible(store, &mut state, terms, limit, &mut batch)?;
+        self.take_new(store, &mut state, terms, tags, limit, &mut batch)?;
+        self.save(store, &mut state)?;
+        Ok(batch)
+    }
+
+    /// Returns the state as of the offset in the store.
+    fn current(&self, store: &Store, order: Order) -> Result<MutexGuard<'_, State>> {
+        let mut state = self.state.lock();
+        let stored = store.consumer_offset(&self.topic, &self.offset_name, self.queue_id)?;
+        if stored.is_none() || stored != state.stored || order != state.order {
+            let committed = match stored {
+                Some(committed) => committed,
+                None => self.begin(store)?,
+            };
+            let queue = Queue::new(order, committed, state.queue.last_number());
+            *state = State { queue, order, stored: Some(committed) };
+        }
+        Ok(state)
+    }
+
+    /// Stores where the group begins, unless it has an offset already, and returns it.
+    pub fn begin(&self, store: &Store) -> Result<u64> {
+        if let Some(group) = self.topic.strip_prefix(RETRY_PREFIX).filter(|_| self.is_retry()) {
+            return store.begin_retry_offset(&self.topic, group, &self.offset_name, self.queue_id);
+        }
+        if let Some(stored) = store.consumer_offset(&self.topic, &self.offset_name, self.queue_id)? {
+            return Ok(stored);
+        }
+        // A queue that the group has not read yet is read from its first message, as embedded consumers do.
+        let first = store.queue_range(&self.topic, self.queue_id)?.0;
+        self.write(store, first)?;
+        Ok(first)
+    }
+
+    fn take_visible(
+        &self,
+        store: &Store,
+        state: &mut State,
+        terms: &Terms,
+        limit: usize,
+        batch: &mut Batch,
+    ) -> Result<()> {
+        if state.order == Order::Fifo {
+            // All at once: they were one answer before.
+            let taken = state.queue.take_visible(terms, limit);
+            for (at, one) in taken.iter().enumerate() {
+                let read = self.read_one(store, one.queue_offset);
+                if is_failure(&read) {
+                    state.queue.release(taken.get(at..).unwrap_or_default(), terms.now_ms);
+                }
+                state.settle(*one, read, batch)?;
+            }
+            return Ok(());
+        }
+        while batch.messages.len() < limit && !batch.is_full() {
+            let Some(queue_offset) = state.queue.first_visible(terms.now_ms) else { break };
+            // Its size decides whether it is taken, so it is read first.
+            let read = self.read_one(store, queue_offset);
+            if read.as_ref().is_ok_and(|found| found.as_ref().is_some_and(|record| !batch.fits(record))) {
+                batch.bytes = BYTES_MAX;
+                break;
+            }
+            if is_failure(&read) {
+                return read.map(drop);
+            }
+            let Some(one) = state.queue.take_visible(terms, 1).pop() else { break };
+            state.settle(one, read, batch)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the message at a queue offset, or `None` if retention has removed it.
+    fn read_one(&self, store: &Store, queue_offset: u64) -> Result<Option<StoredRecord>> {
+        let read = store.read_within(&self.topic, self.queue_id, QueueOffset(queue_offset), 1, None, 1);
+        match read {
+            Ok((records, _)) => Ok(records.into_iter().next()),
+            Err(Error::OffsetTooOld { .. } | Error::MessageNotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn take_new(
+        &self,
+        store: &Store,
+        state: &mut State,
+        terms: &Terms,
+        tags: Option<&[String]>,
+        limit: usize,
+        batch: &mut Batch,
+    ) -> Result<()> {
+        let (first, end) = store.queue_range(&self.topic, self.queue_id)?;
+        state.queue.skip_to(first);
+        let last = state.queue.next().saturating_add(PASSED_MAX);
+        while !batch.is_full() {
+            let room = state.queue.room(terms.now_ms).min(limit.saturating_sub(batch.messages.len()));
+            let from = state.queue.next();
+            if room == 0 || from >= end.min(last) {
+                break;
+            }
+            let read = store.read_within(&self.topic, self.queue_id, QueueOffset(from), room, tags, last - from);
+            let (records, next) = match read {
+                Ok(read) => read,
+                Err(Error::StoreCorrupt { what, .. }) => {
+                    batch.skipped.push((from, what));
+                    (Vec::new(), QueueOffset(from + 1))
+                }
+                // Retention is removing it now.
+                Err(Error::OffsetTooOld { .. }) => break,
+                Err(error) => return Err(error),
+            };
+            if next.0 == from {
+                break;
+            }
+            self.lease(state, terms, records, next.0, batch)?;
+        }
+        Ok(())
+    }
+
+    /// Leases the records that fit in the batch.
+    fn lease(
+        &self,
+        state: &mut State,
+        terms: &Terms,
+        records: Vec<StoredRecord>,
+        next: u64,
+        batch: &mut Batch,
+    ) -> Result<()> {
+        let (mut fitting, mut found, mut end) = (Vec::new(), Vec::new(), next);
+        let (mut bytes, mut is_first) = (batch.bytes, batch.messages.is_empty());
+        for record in records {
+            let view = record.view()?;
+            if self.origin.is_some() && view.properties.get_str(RETRY_TOPIC) != self.origin.as_deref() {
+                continue;
+            }
+            if bytes + record.bytes().len() > BYTES_MAX && !is_first {
+                end = view.queue_offset.0;
+                break;
+            }
+            let delivered = u32::try_from(view.reconsume_times).unwrap_or(0);
+            found.push(Found { queue_offset: view.queue_offset.0, delivered });
+            (bytes, is_first) = (bytes + record.bytes().len(), false);
+            fitting.push(record);
+        }
+        if end < next {
+            // The rest does not fit, so that this batch is complete.
+            batch.bytes = BYTES_MAX;
+        }
+        let taken = state.queue.take_new(terms, &found, end);
+        for (one, record) in taken.into_iter().zip(fitting) {
+            batch.push(one, record);
+        }
+        Ok(())
+    }
+
+    /// Acknowledges a message. Returns whether new messages may be taken now that could not before.
+    pub fn acknowledge(
+        &self,
+        store: &Store,
+        (queue_offset, number): (u64, u64),
+        now_ms: i64,
+    ) -> Result<Result<bool, Stale>> {
+        let mut state = self.state.lock();
+        if !self.is_current(store, &state)? {
+            return Ok(Err(Stale));
+        }
+        let was_full = state.queue.room(now_ms) == 0;
+        let acknowledged = state.queue.acknowledge(queue_offset, number, now_ms);
+        self.save(store, &mut state)?;
+        Ok(acknowledged.map(|()| was_full && state.queue.room(now_ms) > 0))
+    }
+
+    /// Acknowledges a message that has moved to another topic.
+    pub fn moved(&self, store: &Store, taken: Taken) -> Result<()> {
+        let mut state = self.state.lock();
+        if self.is_current(store, &state)? {
+            state.queue.discard(taken);
+            self.save(store, &mut state)?;
+        }
+        Ok(())
+    }
+
+    /// Sets when a message is visible again. Returns the number of its new lease.
+    pub fn change_visible(
+        &self,
+        store: &Store,
+        (queue_offset, number): (u64, u64),
+        now_ms: i64,
+        visible_at_ms: i64,
+    ) -> Result<Result<u64, Stale>> {
+        let mut state = self.state.lock();
+        if !self.is_current(store, &state)? {
+            return Ok(Err(Stale));
+        }
+        Ok(state.queue.change_visible(queue_offset, number, now_ms, visible_at_ms))
+    }
+
+    /// Makes messages visible at a time.
+    pub fn release(&self, taken: &[Taken], at_ms: i64) {
+        self.state.lock().queue.release(taken, at_ms);
+    }
+
+    /// Makes all messages of some holders visible at a time. Returns whether they had any.
+    pub fn release_all(&self, of: impl Fn(Holder) -> bool, at_ms: i64) -> bool {
+        self.state.lock().queue.release_all(of, at_ms)
+    }
+
+    /// Takes a message from the client that has it, to move it to another topic.
+    pub fn take_away(
+        &self,
+        store: &Store,
+        (queue_offset, number): (u64, u64),
+        now_ms: i64,
+    ) -> Result<Result<Message, Stale>> {
+        let mut state = self.state.lock();
+        if !self.is_current(store, &state)? {
+            return Ok(Err(Stale));
+        }
+        let Ok(taken) = state.queue.take_away(queue_offset, number, now_ms) else { return Ok(Err(Stale)) };
+        match self.read_one(store, queue_offset)? {
+            Some(record) => Ok(Ok(Message { taken, record })),
+            None => Ok(Err(Stale)),
+        }
+    }
+
+    /// Returns when the next message in flight is visible again, if any is in flight.
+    pub fn next_visible_ms(&self) -> Option<i64> {
+        self.state.lock().queue.next_visible_ms()
+    }
+
+    /// Returns whether nothing would be lost if the state were forgotten.
+    pub fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.queue.in_flight() == 0 && state.queue.committed() == state.queue.next()
+    }
+
+    /// Returns whether there are new messages that may be taken now.
+    pub fn has_new(&self, store: &Store, now_ms: i64) -> Result<bool> {
+        let state = self.state.lock();
+        let may = state.stored.is_none() || state.queue.room(now_ms) > 0;
+        Ok(may && store.queue_range(&self.topic, self.queue_id)?.1 > state.queue.next())
+    }
+
+    /// Returns the queue offset whose message must wake the readers, unless that is arranged already.
+    pub fn to_watch(&self) -> Option<u64> {
+        let next = self.state.lock().queue.next();
+        (self.watched.swap(next, Relaxed) != next).then_some(next)
+    }
+
+    /// Returns whether the offset in the store is still the one that was stored here.
+    fn is_current(&self, store: &Store, state: &State) -> Result<bool> {
+        let stored = store.consumer_offset(&self.topic, &self.offset_name, self.queue_id)?;
+        Ok(stored.is_some() && stored == state.stored)
+    }
+
+    fn save(&self, store: &Store, state: &mut State) -> Result<()> {
+        let committed = state.queue.committed();
+        if state.stored != Some(committed) {
+            self.write(store, committed)?;
+            state.stored = Some(committed);
+        }
+        Ok(())
+    }
+
+    fn write(&self, store: &Store, committed: u64) -> Result<()> {
+        if let Some(group) = self.topic.strip_prefix(RETRY_PREFIX).filter(|_| self.is_retry()) {
+            return store.set_retry_offset(&self.topic, group, &self.offset_name, self.queue_id, committed);
+        }
+        store.set_consumer_offset(&self.topic, &self.offset_name, self.queue_id, committed)
+    }
+}
+
+impl State {
+    /// Adds a message that was taken to the batch. One that is gone or damaged is acknowledged instead.
+    fn settle(&mut self, taken: Taken, read: Result<Option<StoredRecord>>, batch: &mut Batch) -> Result<()> {
+        match read {
+            Ok(Some(record)) => batch.push(taken, record),
+            Ok(None) => self.queue.discard(taken),
+            Err(Error::StoreCorrupt { what, .. }) => {
+                batch.skipped.push((taken.queue_offset, what));
+                self.queue.discard(taken);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether the message may be readable later. A damaged one never is.
+fn is_failure(read: &Result<Option<StoredRecord>>) -> bool {
+    read.as_ref().is_err_and(|error| !matches!(error, Error::StoreCorrupt { .. }))
+}
+
+impl Batch {
+    /// Returns whether no message fits any more. One that is longer than the limit comes alone.
+    const fn is_full(&self) -> bool {
+        self.bytes >= BYTES_MAX && !self.messages.is_empty()
+    }
+
+    fn fits(&self, record: &StoredRecord) -> bool {
+        self.messages.is_empty() || self.bytes + record.bytes().len() <= BYTES_MAX
+    }
+
+    fn push(&mut self, taken: Taken, record: StoredRecord) {
+        self.bytes += record.bytes().len();
+        self.messages.push(Message { taken, record });
+    }
+}
