@@ -1522,6 +1522,22 @@ class UnknownTopic:
         """Whether the client wants to send: then the topic may be created."""
 
 @final
+class UnknownGroup:
+    """Asks whether a consumer group exists that the engine does not know.
+
+    Call `set_group`, then `answer` with 0; or refuse the client by `answer` with another code.
+    """
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def connection(self) -> int: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+
+@final
 class NewProducer:
     """Asks for the number of a producer group that is new on its connection.
 
@@ -1559,6 +1575,22 @@ class ConnectionRefused:
     def address(self) -> str: ...
     @property
     def reason(self) -> str: ...
+
+@final
+class MessageSkipped:
+    """Reports that a group cannot read a damaged message, and continues after it."""
+
+    @property
+    def group(self) -> str: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def queue_id(self) -> int: ...
+    @property
+    def queue_offset(self) -> int: ...
+    @property
+    def reason(self) -> str:
+        """What is wrong with the message."""
 
 @final
 class RequestDenied:
@@ -1713,17 +1745,19 @@ class RemotingServer:
     ) -> (
         RemotingRequest
         | UnknownTopic
+        | UnknownGroup
         | NewProducer
         | ConnectionClosed
         | ConnectionRefused
         | RequestDenied
         | ClientAnswer
+        | MessageSkipped
         | None
     ):
         """Waits for the next event. Returns None if there is none in this time."""
     def answer(
         self,
-        event: RemotingRequest | UnknownTopic | NewProducer,
+        event: RemotingRequest | UnknownTopic | UnknownGroup | NewProducer,
         code: int,
         remark: str | None = None,
         fields: Mapping[str, str] | None = None,
@@ -1758,6 +1792,12 @@ class RemotingServer:
         gRPC clients may send to it; anything else: all. Raises InvalidNameError."""
     def forget_topic(self, topic: str) -> None:
         """Forgets a topic. Its next use causes an `UnknownTopic` again."""
+    def set_group(self, group: str, fifo: bool, retries_max: int) -> None:
+        """Makes a consumer group known, with its settings for clients of the gRPC protocol."""
+    def grpc_members(self, group: str) -> int:
+        """Returns the number of a group's members that are clients of the gRPC protocol."""
+    def forget_group(self, group: str) -> None:
+        """Forgets a group and what it has in flight. Its next use causes an `UnknownGroup` again."""
     def set_subscriptions(self, group: str, wanted: Sequence[tuple[str, Sequence[str] | None, int]]) -> None:
         """Sets a group's subscriptions: (topic, tags or None for all, version)."""
     def set_orderly(self, group: str, orderly: bool) -> None:

@@ -50,7 +50,7 @@ class Ours:
         self.server.broker.create_topic(topic, QUEUES, message_type=kind)
 
     def create_group(self, group: str, *, fifo: bool, attempts: int) -> None:
-        self.server.broker.create_group(group)
+        self.server.broker.create_group(group, consume_message_orderly=fifo, retry_max_times=attempts - 1)
 
     def stored(self, topic: str) -> list[Stored]:
         broker = self.server.broker

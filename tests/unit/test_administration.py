@@ -130,6 +130,7 @@ def test_remote_broker_offers_what_an_embedded_one_does(kind: type) -> None:
         "watch_topics",
         "search_offset",
         "message_type",
+        "group_settings",
     }
     for_parts |= {"listen", "listen_if_possible", "local_socket", "outboxes", "postpone_checks"}
     missing = public(EmbeddedBroker) - public(kind) - for_parts
@@ -213,6 +214,9 @@ def test_groups(any_operator: Any, broker: EmbeddedBroker) -> None:
     sent = [broker.producer("p").send(Message("orders", b"%d" % number)) for number in range(3)]
     any_operator.create_group("shipping")
     any_operator.create_groups(["shipping", "billing"])
+    any_operator.create_group("billing", consume_message_orderly=True, retry_max_times=2)
+    settings = broker.group_settings("billing")
+    assert (settings.consume_message_orderly, settings.retry_max_times) == (True, 2)
     broker.set_consumer_offset("orders", "shipping", 0, 2)
     assert any_operator.groups() == broker.groups()
     assert {"shipping", "billing"} <= set(any_operator.groups())

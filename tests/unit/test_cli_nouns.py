@@ -19,6 +19,7 @@ import pytest
 import txstore
 from tests.unit.conftest import SMALL, Run, facts
 from txstore import Message
+from txstore.broker.topics import GroupSettings
 
 
 @pytest.fixture
@@ -127,6 +128,9 @@ def test_group_consumes_and_is_reset(run: Run, store: Path) -> None:
     assert facts(run, "group", "describe", store, "shipping")["lag"] == 3
     assert facts(run, "group", "reset", store, "shipping", "orders", "--to", "1h")["offsets"] == {"0": 0, "1": 0}
     assert facts(run, "group", "create", store, "billing") == {"group": "billing"}
+    assert facts(run, "group", "create", store, "audit", "--orderly", "--retries", "3") == {"group": "audit"}
+    with txstore.open(store, read_only=True) as broker:
+        assert broker.group_settings("audit") == GroupSettings(consume_message_orderly=True, retry_max_times=3)
     assert rows(run, "consume", store, "orders", "--group", "billing", "--from", "last") == []
     even = rows(run, "consume", store, "orders", "--group", "even", "--tags", "even")
     assert sorted(row["body"] for row in even) == ["0", "2", "4", "6", "8"]

@@ -112,6 +112,23 @@ def test_group_is_created_and_described(broker: EmbeddedBroker) -> None:
         broker.create_group("not a name")
 
 
+def test_group_keeps_its_settings(open_store: OpenStore) -> None:
+    with open_store() as broker:
+        broker.create_group("shipping")
+        usual = broker.group_settings("shipping")
+        assert (usual.consume_message_orderly, usual.retry_max_times) == (False, 16)
+        broker.create_group("shipping", retry_max_times=3)
+        broker.create_group("shipping", consume_message_orderly=True)
+        for wrong in (-1, 1_001):
+            with pytest.raises(InvalidOptionError, match=f"retry_max_times must be between 0 and 1000, got {wrong}"):
+                broker.create_group("shipping", retry_max_times=wrong)
+        broker.create_group("shipping")
+    with open_store(read_only=True) as broker:
+        settings = broker.group_settings("shipping")
+        assert (settings.consume_message_orderly, settings.retry_max_times) == (True, 3)
+        assert broker.group_settings("other") == usual
+
+
 @pytest.mark.parametrize(
     "call",
     [

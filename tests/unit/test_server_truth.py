@@ -30,7 +30,7 @@ from tests.remoting_requests import (
     sending,
 )
 from txstore import EmbeddedBroker, Server, ServerConfig, errors
-from txstore._native import ResponseCode
+from txstore._native import RequestCode, ResponseCode
 
 ANY = ServerConfig(listen="127.0.0.1:0", name_server=None)
 ILLEGAL, INVALID, NOT_FOUND = ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID_PARAMETER, ResponseCode.QUERY_NOT_FOUND
@@ -122,8 +122,9 @@ def test_setting_that_is_not_supported_is_refused(wire: Wire, broker: EmbeddedBr
         {},
         {"groupName": ""},
         {"groupName": "c", "consumeEnable": False},
-        {"groupName": "c", "retryMaxTimes": 3},
-        {"groupName": "c", "consumeMessageOrderly": True},
+        {"groupName": "c", "retryMaxTimes": -1},
+        {"groupName": "c", "retryMaxTimes": True},
+        {"groupName": "c", "consumeMessageOrderly": "yes"},
     ]
     for body in bodies:
         assert wire.call(UPDATE_GROUP, {}, json.dumps(body).encode()).code == INVALID, body
@@ -131,6 +132,15 @@ def test_setting_that_is_not_supported_is_refused(wire: Wire, broker: EmbeddedBr
     usual = {"groupName": "c", "consumeEnable": True, "retryMaxTimes": 16, "retryQueueNums": 1, "brokerId": 0}
     assert wire.call(UPDATE_GROUP, {}, json.dumps(usual).encode()).code == 0
     assert broker.groups() == ["c"]
+
+
+def test_settings_of_a_group_are_stored(wire: Wire, broker: EmbeddedBroker) -> None:
+    for said in ({"retryMaxTimes": 3}, {"consumeMessageOrderly": True}):
+        assert wire.call(UPDATE_GROUP, {}, json.dumps({"groupName": "c"} | said).encode()).code == 0
+    settings = broker.group_settings("c")
+    assert (settings.consume_message_orderly, settings.retry_max_times) == (True, 3)
+    told = json.loads(wire.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "c"}).body)
+    assert (told["consumeMessageOrderly"], told["retryMaxTimes"]) == (True, 3)
 
 
 def test_reset_of_one_queue_leaves_the_others(wire: Wire, broker: EmbeddedBroker) -> None:

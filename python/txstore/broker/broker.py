@@ -27,11 +27,11 @@ from txstore._native import (
     StoreStat,
     TransactionRow,
     WaitingHalf,
-    validate_group,
 )
 from txstore.broker.database_cleaning import CLEAN_SECONDS, DatabaseCleaning
 from txstore.broker.delay import DELAYS_EVERY_SECONDS, Delays
 from txstore.broker.deletion import Deletion
+from txstore.broker.group_table import GroupTable
 from txstore.broker.housekeeping import Housekeeping, Job
 from txstore.broker.lifetime import Parts, close_abandoned
 from txstore.broker.local_socket import LocalSocket
@@ -107,7 +107,7 @@ class _Prepare(Protocol):
     def __call__(self, message: Message, queue_id: int, producer_group: str, owner: int = 0, /) -> SendResult: ...
 
 
-class EmbeddedBroker(ConsumerGroups, Lookups):
+class EmbeddedBroker(ConsumerGroups, GroupTable, Lookups):
     """An open store. Created by `txstore.open`; close it, or use it in `with`.
 
     A broker that is not closed is closed when it is garbage-collected or the program exits. In a forked child `close`
@@ -153,10 +153,11 @@ class EmbeddedBroker(ConsumerGroups, Lookups):
             monotonic=monotonic,
             write_later=write_later,
         )
-        self._groups = Groups(store, time_ms, read_only=store.read_only, monotonic=monotonic, write_later=write_later)
-        topics, groups = self._topics, self._groups
+        groups = Groups(store, time_ms, read_only=store.read_only, monotonic=monotonic, write_later=write_later)
+        topics = self._topics
         progress = ConsumerProgress(store, topics.create_with_one_queue, self.topics, self.groups, self.read_queues)
         ConsumerGroups.__init__(self, progress, groups.add, monotonic)
+        GroupTable.__init__(self, groups, topics, self._notify_topics_changed, reads_only=store.read_only)
         Lookups.__init__(self, Queries(store, self.topics))
         self._history = CheckHistory()
         time_limit = milliseconds(config.transaction_check_time_limit) / 1000
@@ -365,16 +366,6 @@ class EmbeddedBroker(ConsumerGroups, Lookups):
         """Returns the message type that a topic declares (`create_topic`); None if it declares none."""
         return self._topics.message_type(topic)
 
-    def has_group(self, group: str) -> bool:
-        """Tells whether the consumer group exists."""
-        return group in self.groups() if self._store.read_only else self._groups.has(group)
-
-    def groups(self) -> list[str]:
-        """Returns the consumer groups, sorted."""
-        if self._store.read_only:
-            self._groups.read_again()
-        return self._groups.names()
-
     def create_topic(self, topic: str, queues: int | None = None, *, message_type: str | None = None) -> None:
         """Creates a topic, or adds queues to it (default: `default_topic_queue_nums`). Idempotent.
 
@@ -387,7 +378,10 @@ class EmbeddedBroker(ConsumerGroups, Lookups):
         self._notify_topics_changed([topic])
 
     def watch_topics(self, changed: Callable[[Sequence[str]], None]) -> None:
-        """Calls `changed` with the names of topics that are created by hand, get queues or are deleted. For servers."""
+        """Calls `changed` with topics that are created by hand, get queues or are deleted. For servers.
+
+        A group's retry topic is named, too, when the group's settings change or the group is deleted.
+        """
         self._topic_watchers = (*self._topic_watchers, changed)
 
     def _notify_topics_changed(self, topics: Sequence[str]) -> None:
@@ -426,24 +420,6 @@ class EmbeddedBroker(ConsumerGroups, Lookups):
         self._queries.must_know_topic(topic)
         queues = self._topics.read_queues(topic), self._topics.write_queues(topic)
         return self._queries.topic(topic, *queues, self._topics.message_type(topic))
-
-    def create_group(self, group: str) -> None:
-        """Creates a consumer group. Idempotent. Raises InvalidNameError, ReadOnlyError."""
-        self._must_write("creating a group")
-        validate_group(group)
-        self._groups.add(group)
-
-    def create_groups(self, groups: Sequence[str]) -> None:
-        """Creates the missing consumer groups, each with its retry topic. Idempotent.
-
-        Each table is written once, however many groups there are. Raises InvalidNameError, ReadOnlyError.
-        """
-        self._must_write("creating groups")
-        for group in groups:
-            validate_group(group)
-        self._groups.add(*groups)
-        if made := self._topics.create_all_with_one_queue(map(retry_topic, groups)):
-            self._notify_topics_changed(made)
 
     def queues(self, topic: str | None = None) -> list[QueueExtent]:
         """Returns all queues in the log, also those of system topics, or one topic's queues, sorted."""

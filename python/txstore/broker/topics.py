@@ -14,12 +14,13 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from txstore._native import is_system_topic, validate_topic
+from txstore._native import is_system_topic, validate_group, validate_topic
 from txstore.errors import InvalidNameError, InvalidOptionError
 
-__all__ = ["MESSAGE_TYPES", "ConfigFiles", "Groups", "Topics"]
+__all__ = ["MESSAGE_TYPES", "ConfigFiles", "GroupSettings", "Groups", "Topics"]
 
 _log = logging.getLogger("txstore.topics")
 _READ = 4  # RocketMQ's PermName.
@@ -30,6 +31,8 @@ MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 _MESSAGE_TYPE = "message.type"
 _WRITING_SECONDS = 0.25  # Time that may be spent on writes at once. It refills as a share of the elapsed time.
 _WRITING_SHARE = 0.05
+_RETRY_MAX_TIMES = 16
+_RETRIES_MAX = 1_000
 _WAIT_SECONDS_MAX = 1.0  # The longest time that a change waits to be written.
 
 
@@ -299,6 +302,16 @@ class Topics(_Table):
         return tuple(range(self._count(topic, name)))
 
 
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """The settings of a consumer group. They hold for clients of the gRPC protocol; others bring their own."""
+
+    consume_message_orderly: bool = False
+    """Whether the messages of a queue are delivered one after another, in their order (consumeMessageOrderly)."""
+    retry_max_times: int = _RETRY_MAX_TIMES
+    """How often a message is delivered again before it is a dead letter (retryMaxTimes)."""
+
+
 class Groups(_Table):
     """The consumer groups of a store, as RocketMQ brokers expect them. Thread-safe."""
 
@@ -341,6 +354,30 @@ class Groups(_Table):
         with self._lock:
             self._replace({group: _fresh_group(group) for group in groups if group not in self._entries})
 
+    def create(self, group: str, orderly: bool | None, retries: int | None) -> None:
+        """Adds a group, or changes its settings. None keeps a setting. Raises InvalidNameError, InvalidOptionError."""
+        validate_group(group)
+        if retries is not None and not 0 <= retries <= _RETRIES_MAX:
+            text = f"retry_max_times must be between 0 and {_RETRIES_MAX}, got {retries!r}"
+            raise InvalidOptionError(text, option="retry_max_times")
+        given = {"consumeMessageOrderly": orderly, "retryMaxTimes": retries}
+        with self._lock:
+            known = self._entries.get(group)
+            changed = (known or _fresh_group(group)) | {
+                name: value for name, value in given.items() if value is not None
+            }
+            if changed != known:
+                self._replace({group: changed})
+
+    def settings(self, group: str) -> GroupSettings:
+        """Returns a group's settings; the defaults for an unknown group, and for values that have the wrong type."""
+        with self._lock:
+            entry = self._entries.get(group, {})
+        retries = entry.get("retryMaxTimes")
+        if not isinstance(retries, int) or isinstance(retries, bool):
+            retries = _RETRY_MAX_TIMES
+        return GroupSettings(entry.get("consumeMessageOrderly") is True, retries)
+
 
 def _attributes(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the attributes of a topic's entry; none if a file of another program has something else there."""
@@ -362,7 +399,7 @@ def _fresh_group(group: str) -> dict[str, Any]:
         "groupRetryPolicy": {"type": "CUSTOMIZED"},
         "groupSysFlag": 0,
         "notifyConsumerIdsChangedEnable": True,
-        "retryMaxTimes": 16,
+        "retryMaxTimes": _RETRY_MAX_TIMES,
         "retryQueueNums": 1,
         "whichBrokerWhenConsumeSlowly": 1,
     }

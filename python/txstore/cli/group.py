@@ -77,11 +77,19 @@ def describe(path: StoreTarget, group: GroupName, as_json: AsJson = False) -> No
 
 @app.command()
 def create(
-    path: StoreTarget, group: Annotated[str, typer.Argument(metavar="GROUP", help="Its name.")], as_json: AsJson = False
+    path: StoreTarget,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="Its name.")],
+    orderly: Annotated[
+        bool | None, typer.Option(help="Whether gRPC clients get the messages of a queue one after another.")
+    ] = None,
+    retries: Annotated[
+        int | None, typer.Option(metavar="N", help="How often gRPC clients get a message again. Default: 16.")
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Create a consumer group."""
+    """Create a consumer group, or change its settings."""
     with writing(path) as broker:
-        broker.create_group(group)
+        broker.create_group(group, consume_message_orderly=orderly, retry_max_times=retries)
     print_json({"group": group}) if as_json else print(f"group {group} exists")
 
 

@@ -177,9 +177,20 @@ class Administration:
         """Tells whether the consumer group exists."""
         return group in await self.groups()
 
-    async def create_group(self, group: str) -> None:
-        """Creates a consumer group. Idempotent."""
-        await self.create_groups([group])
+    async def create_group(
+        self, group: str, *, consume_message_orderly: bool | None = None, retry_max_times: int | None = None
+    ) -> None:
+        """Creates a consumer group, or changes its settings. Idempotent. None keeps a setting, or means RocketMQ's
+        default: no order, 16 retries. They hold for clients of the gRPC protocol; other consumers have their own."""
+        if consume_message_orderly is None and retry_max_times is None:
+            await self.create_groups([group])
+            return
+        await self._administer(
+            "create_group",
+            group=group,
+            consume_message_orderly=consume_message_orderly,
+            retry_max_times=retry_max_times,
+        )
 
     async def create_groups(self, groups: Sequence[str]) -> None:
         """Creates the missing consumer groups. Idempotent."""

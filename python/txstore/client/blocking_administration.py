@@ -130,9 +130,16 @@ class BlockingAdministration:
         """Tells whether the consumer group exists."""
         return self._run(self._administration.has_group(group))
 
-    def create_group(self, group: str) -> None:
-        """Creates a consumer group. Idempotent."""
-        self._run(self._administration.create_group(group))
+    def create_group(
+        self, group: str, *, consume_message_orderly: bool | None = None, retry_max_times: int | None = None
+    ) -> None:
+        """Creates a consumer group, or changes its settings. Idempotent. None keeps a setting, or means RocketMQ's
+        default: no order, 16 retries. They hold for clients of the gRPC protocol; other consumers have their own."""
+        self._run(
+            self._administration.create_group(
+                group, consume_message_orderly=consume_message_orderly, retry_max_times=retry_max_times
+            )
+        )
 
     def create_groups(self, groups: Sequence[str]) -> None:
         """Creates the missing consumer groups. Idempotent."""

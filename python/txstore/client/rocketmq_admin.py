@@ -82,7 +82,16 @@ class RocketMQAdmin:
     CALLS: frozenset[str] = frozenset(
         {
             *("topics", "create_topic", "delete_topic", "describe_topic", "queues"),
-            *("groups", "create_groups", "delete_group", "describe_group", "lag", "lag_by_group", "reset_offsets"),
+            *(
+                "groups",
+                "create_group",
+                "create_groups",
+                "delete_group",
+                "describe_group",
+                "lag",
+                "lag_by_group",
+                "reset_offsets",
+            ),
             *("message", "has_messages", "query", "query_by_time", "read", "dead_letters", "resume"),
         }
     )
@@ -199,11 +208,18 @@ class RocketMQAdmin:
 
     async def create_groups(self, groups: Sequence[str]) -> None:
         for group in groups:
-            validate_group(group)
-            body = json.dumps({"groupName": group}).encode()
-            for broker in self._client.brokers():
-                code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-                await self._client.demand(broker, code, {}, f"group {group}", body)
+            await self.create_group(group)
+
+    async def create_group(
+        self, group: str, *, consume_message_orderly: bool | None = None, retry_max_times: int | None = None
+    ) -> None:
+        validate_group(group)
+        settings = {"consumeMessageOrderly": consume_message_orderly, "retryMaxTimes": retry_max_times}
+        given = {name: value for name, value in settings.items() if value is not None}
+        body = json.dumps({"groupName": group} | given).encode()
+        for broker in self._client.brokers():
+            code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+            await self._client.demand(broker, code, {}, f"group {group}", body)
 
     async def delete_group(self, group: str, *, force: bool) -> int:
         found = await self.describe_group(group)

@@ -48,6 +48,7 @@ _CALLS: dict[str, dict[str, Kind]] = {
     "describe_topic": {"topic": str},
     "queues": {"topic": _TEXT},
     "groups": {},
+    "create_group": {"group": str, "consume_message_orderly": bool | None, "retry_max_times": int | None},
     "create_groups": {"groups": list},
     "delete_group": {"group": str, "force": bool},
     "describe_group": {"group": str},
@@ -204,7 +205,7 @@ def _arguments(name: str, said: object) -> Mapping[str, Any]:
         raise Refused(ResponseCode.INVALID_PARAMETER, remark)
     for argument, kind in kinds.items():
         value = said[argument]
-        right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+        right = isinstance(value, kind) and (kind in (bool, bool | None) or not isinstance(value, bool))
         if not right or (isinstance(value, list) and not all(isinstance(one, str) for one in value)):
             remark = f"the argument {argument} of {name} has the wrong type: {str(value)[:60]!r}"
             raise Refused(ResponseCode.INVALID_PARAMETER, remark)

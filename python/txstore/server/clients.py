@@ -48,6 +48,7 @@ class Line(Protocol):
     def send_check(self, connection: int, account: str | None, half_queue_offset: int) -> bool: ...
     def forget_producer(self, connection: int, group: str) -> None: ...
     def set_subscriptions(self, group: str, wanted: list[tuple[str, list[str] | None, int]]) -> None: ...
+    def grpc_members(self, group: str) -> int: ...
 
 
 class RemoteProducer:
@@ -163,8 +164,12 @@ class Clients:
             # A producer that was registered by its first half message has neither until a heartbeat arrives.
             known.language, known.version = request.language, request.version
         names = [_name(consumer, "groupName") for consumer in consumers]
+        for name in names:
+            if name not in self._groups and self._line.grpc_members(name):
+                remark = f"group {name} has consumers of the gRPC protocol: a group has one kind of consumers at a time"
+                raise Refused(ResponseCode.NO_PERMISSION, f"{remark}\nhint: stop them first")
         with self._lock:
-            self._create_groups([name for name in names if name not in self._groups])
+            self.create_groups([name for name in names if name not in self._groups])
             changes = [
                 self._consumer(request, client_id, name, consumer, said)
                 for name, consumer, said in zip(names, consumers, wanted, strict=True)
@@ -361,7 +366,7 @@ class Clients:
             self._notify(name)
         return changed
 
-    def _create_groups(self, groups: list[str]) -> None:
+    def create_groups(self, groups: list[str]) -> None:
         """Creates groups, and their retry topics, for their first consumers. Raises Refused if that is not allowed."""
         if self._broker.read_only:  # A replica gets its groups from its source.
             return

@@ -22,16 +22,19 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, assert_never
 
 from txstore._native import (
+    RETRY_PREFIX,
     ClientAnswer,
     ConnectionClosed,
     ConnectionRefused,
     LocalListener,
+    MessageSkipped,
     NewProducer,
     RemotingRequest,
     RemotingServer,
     RequestCode,
     RequestDenied,
     ResponseCode,
+    UnknownGroup,
     UnknownTopic,
 )
 from txstore.broker import EmbeddedBroker
@@ -79,9 +82,17 @@ _SLOW_SHARE = 64  # The most slow requests of one connection.
 _DRAIN_SECONDS = 10.0
 
 Event = (
-    RemotingRequest | UnknownTopic | NewProducer | ConnectionClosed | ConnectionRefused | RequestDenied | ClientAnswer
+    RemotingRequest
+    | UnknownTopic
+    | UnknownGroup
+    | NewProducer
+    | ConnectionClosed
+    | ConnectionRefused
+    | RequestDenied
+    | ClientAnswer
+    | MessageSkipped
 )
-Asked = TypeVar("Asked", RemotingRequest, UnknownTopic, NewProducer)
+Asked = TypeVar("Asked", RemotingRequest, UnknownTopic, UnknownGroup, NewProducer)
 Handler = Callable[[Request], Reply | None]
 """Handles a request. Returns None if the answer is sent later."""
 
@@ -360,10 +371,17 @@ class Server:
         """Tells the engine what a group reads: (topic, tags or None for all, version)."""
         self._native.set_subscriptions(group, wanted)
 
+    def grpc_members(self, group: str) -> int:
+        """Returns the number of a group's members that are clients of the gRPC protocol."""
+        return self._native.grpc_members(group)
+
     def forget_topics(self, topics: Sequence[str]) -> None:
-        """Removes topics from the engine's table. It sends `UnknownTopic` again when they are next used."""
+        """Removes topics, and groups by their retry topics, from the engine's tables. It asks about them again at
+        their next use."""
         for topic in topics:
             self._native.forget_topic(topic)
+            if topic.startswith(RETRY_PREFIX):
+                self._native.forget_group(topic.removeprefix(RETRY_PREFIX))
 
     # Internal
 
@@ -448,6 +466,8 @@ class Server:
                 self._decide(event)
             case UnknownTopic():
                 self._answer(event, self._topics.known)
+            case UnknownGroup():
+                self._answer(event, self._topics.known_group)
             case NewProducer():
                 self._answer(event, self._producer)
             case ClientAnswer():
@@ -461,6 +481,9 @@ class Server:
             case RequestDenied():
                 why = f"request {event.request}: {event.reason}"
                 _log.warning("denied: %s", why, extra={"client": event.address, "reason": why})
+            case MessageSkipped():
+                at = f"{event.topic}/{event.queue_id} offset {event.queue_offset}"
+                _log.error("group %s skips a damaged message: %s: %s", event.group, at, event.reason)
             case _:
                 assert_never(event)
 

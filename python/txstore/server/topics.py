@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from txstore import _native
-from txstore._native import DEAD_LETTER_PREFIX, RETRY_PREFIX, ResponseCode, UnknownTopic
+from txstore._native import DEAD_LETTER_PREFIX, RETRY_PREFIX, ResponseCode, UnknownGroup, UnknownTopic
 from txstore.broker import EmbeddedBroker
 from txstore.errors import InUseError
 from txstore.message import retry_topic
@@ -30,12 +30,11 @@ __all__ = ["Topics"]
 
 _READ, _WRITE = 4, 2
 _MESSAGE_TYPE = "message.type"
-# Without consumeBroadcastEnable: mqadmin sends false for it by default.
-_GROUP_SETTINGS = ("consumeEnable", "consumeMessageOrderly", "retryMaxTimes")
 
 
 class _Tables(Protocol):
     def set_topic(self, topic: str, read_queues: int, write_queues: int, message_type: str | None = None) -> None: ...
+    def set_group(self, group: str, orderly: bool, retries: int) -> None: ...
     def forget_topic(self, topic: str) -> None: ...
     def may_read(self, account: str | None, topic: str) -> bool: ...
     def counters(self) -> dict[str, int]: ...
@@ -64,6 +63,14 @@ class Topics:
         reading = len(self._broker.read_queues(topic))
         writing, declared = len(self._broker.write_queues(topic)), self._broker.message_type(topic)
         self._tables.set_topic(topic, reading, writing, declared)
+        return OK
+
+    def known_group(self, asked: UnknownGroup) -> Reply:
+        """Tells the engine a group that it does not know. Creates it for its first consumer."""
+        group = asked.name
+        self._clients.create_groups([group])
+        settings = self._broker.group_settings(group)
+        self._tables.set_group(group, settings.consume_message_orderly, settings.retry_max_times)
         return OK
 
     def _create(self, topic: str) -> None:
@@ -159,17 +166,19 @@ class Topics:
     # Groups
 
     def update_group(self, request: Request) -> Reply:
-        """Creates a consumer group. Refuses settings that are not stored: consumers have their own."""
+        """Creates a consumer group, or changes its settings, which hold for clients of the gRPC protocol."""
         said = json_body(request)
         group = said.get("groupName")
         if not isinstance(group, str) or not group:
             raise Refused(ResponseCode.INVALID_PARAMETER, "groupName is missing")
-        usual = _group(group)
-        for name in _GROUP_SETTINGS:
-            if name in said and said[name] != usual[name]:
-                remark = f"{name} must be {usual[name]!r}, got {said[name]!r}: consumers have their own settings"
-                raise Refused(ResponseCode.INVALID_PARAMETER, remark)
-        self._broker.create_group(group)
+        if said.get("consumeEnable", True) is not True:
+            remark = f"consumeEnable must be True, got {said['consumeEnable']!r}: groups cannot be disabled"
+            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+        orderly, retries = said.get("consumeMessageOrderly"), said.get("retryMaxTimes")
+        if not isinstance(orderly, bool | None) or not isinstance(retries, int | None) or isinstance(retries, bool):
+            remark = f"consumeMessageOrderly must be a bool and retryMaxTimes a number, got {orderly!r} and {retries!r}"
+            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+        self._broker.create_group(group, consume_message_orderly=orderly, retry_max_times=retries)
         return OK
 
     def delete_subscription_group(self, request: Request) -> Reply:
@@ -184,7 +193,7 @@ class Topics:
 
     def all_groups(self, request: Request) -> Reply:
         """Returns the settings of all groups."""
-        table = {group: _group(group) for group in self._broker.groups()}
+        table = {group: self._group_entry(group) for group in self._broker.groups()}
         return Reply(body=json_of({"dataVersion": _version(), "subscriptionGroupTable": table}))
 
     def group(self, request: Request) -> Reply:
@@ -192,7 +201,22 @@ class Topics:
         group = text(request.ext_fields, "group")
         if not self._broker.has_group(group):
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no consumer group {group}")
-        return Reply(body=json_of(_group(group)))
+        return Reply(body=json_of(self._group_entry(group)))
+
+    def _group_entry(self, group: str) -> dict[str, Any]:
+        settings = self._broker.group_settings(group)
+        return {
+            "brokerId": 0,
+            "consumeBroadcastEnable": True,
+            "consumeEnable": True,
+            "consumeFromMinEnable": True,
+            "consumeMessageOrderly": settings.consume_message_orderly,
+            "groupName": group,
+            "notifyConsumerIdsChangedEnable": True,
+            "retryMaxTimes": settings.retry_max_times,
+            "retryQueueNums": 1,
+            "whichBrokerWhenConsumeSlowly": 1,
+        }
 
     def progress(self, request: Request) -> Reply:
         """Returns the progress of a group in each queue."""
@@ -279,21 +303,6 @@ def _declared(attributes: str | None) -> str | None:
             remark = f"attribute {change.strip()!r} is not stored: only +{_MESSAGE_TYPE}=TYPE is"
             raise Refused(ResponseCode.INVALID_PARAMETER, remark)
     return declared
-
-
-def _group(group: str) -> dict[str, Any]:
-    return {
-        "brokerId": 0,
-        "consumeBroadcastEnable": True,
-        "consumeEnable": True,
-        "consumeFromMinEnable": True,
-        "consumeMessageOrderly": False,
-        "groupName": group,
-        "notifyConsumerIdsChangedEnable": True,
-        "retryMaxTimes": 16,
-        "retryQueueNums": 1,
-        "whichBrokerWhenConsumeSlowly": 1,
-    }
 
 
 def _version() -> dict[str, int]:

@@ -48,6 +48,15 @@ pub(super) struct UnknownTopic {
     create: bool,
 }
 
+/// Asks whether a consumer group exists that the engine does not know.
+#[pyclass(frozen, get_all, module = "txstore._native")]
+pub(super) struct UnknownGroup {
+    number: u64,
+    connection: u64,
+    address: String,
+    name: String,
+}
+
 /// Asks for the id of a producer group that is new on its connection.
 #[pyclass(frozen, get_all, module = "txstore._native")]
 pub(super) struct NewProducer {
@@ -82,6 +91,16 @@ pub(super) struct RequestDenied {
     reason: String,
 }
 
+/// Tells that a group skips a damaged message.
+#[pyclass(frozen, get_all, module = "txstore._native")]
+pub(super) struct MessageSkipped {
+    group: String,
+    topic: String,
+    queue_id: i32,
+    queue_offset: u64,
+    reason: String,
+}
+
 /// Reports a client's response to a request of the server.
 #[pyclass(frozen, extends = RemotingCommand, module = "txstore._native")]
 pub(super) struct ClientAnswer {
@@ -98,6 +117,7 @@ pub(super) struct ClientAnswer {
 pub(super) enum Question<'py> {
     Request(Bound<'py, RemotingRequest>),
     Topic(Bound<'py, UnknownTopic>),
+    Group(Bound<'py, UnknownGroup>),
     Producer(Bound<'py, NewProducer>),
 }
 
@@ -107,6 +127,7 @@ impl Question<'_> {
         match self {
             Self::Request(request) => request.get().number,
             Self::Topic(topic) => topic.get().number,
+            Self::Group(group) => group.get().number,
             Self::Producer(producer) => producer.get().number,
         }
     }
@@ -129,6 +150,7 @@ pub(super) fn to_object(py: Python<'_>, entry: Entry) -> PyResult<Bound<'_, PyAn
         Event::UnknownTopic { name, create } => {
             Bound::new(py, UnknownTopic { number, connection, address, name, create })?.into_any()
         }
+        Event::UnknownGroup { name } => Bound::new(py, UnknownGroup { number, connection, address, name })?.into_any(),
         Event::NewProducer { group, account } => {
             Bound::new(py, NewProducer { number, connection, address, group, account })?.into_any()
         }
@@ -138,6 +160,9 @@ pub(super) fn to_object(py: Python<'_>, entry: Entry) -> PyResult<Bound<'_, PyAn
         }
         Event::RequestDenied { request, reason } => {
             Bound::new(py, RequestDenied { connection, address, request, reason })?.into_any()
+        }
+        Event::MessageSkipped { group, topic, queue_id, queue_offset, reason } => {
+            Bound::new(py, MessageSkipped { group, topic, queue_id, queue_offset, reason })?.into_any()
         }
         Event::ClientAnswer(command) => {
             let answer = ClientAnswer { connection, address, _charge: charge };

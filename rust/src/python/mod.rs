@@ -55,7 +55,8 @@ mod _native {
     #[cfg(feature = "server")]
     #[pymodule_export]
     use super::event::{
-        ClientAnswer, ConnectionClosed, ConnectionRefused, NewProducer, RemotingRequest, RequestDenied, UnknownTopic,
+        ClientAnswer, ConnectionClosed, ConnectionRefused, MessageSkipped, NewProducer, RemotingRequest, RequestDenied,
+        UnknownGroup, UnknownTopic,
     };
     #[pymodule_export]
     use super::frames::{Frame, Frames};

@@ -26,7 +26,7 @@ use crate::server::event::{Answer, Response};
 use crate::server::listener::{Server, ServerOptions};
 use crate::server::local;
 use crate::server::options::GrpcOptions;
-use crate::server::tables::Subscription;
+use crate::server::tables::{GroupEntry, Subscription};
 use crate::server::tls::TlsOptions;
 use crate::server::traffic::{Kind, SIZE_BOUNDS};
 use crate::transaction::HalfFacts;
@@ -332,6 +332,18 @@ impl RemotingServer {
 
     fn forget_topic(&self, topic: &str) {
         self.server.service().tables.forget_topic(topic);
+    }
+
+    fn set_group(&self, group: &str, fifo: bool, retries_max: u32) {
+        self.server.service().tables.set_group(group, GroupEntry { fifo, retries_max });
+    }
+
+    fn grpc_members(&self, group: &str) -> usize {
+        self.server.service().grpc_members(group)
+    }
+
+    fn forget_group(&self, group: &str) {
+        self.server.service().tables.forget_group(group);
     }
 
     fn set_subscriptions(&self, group: &str, wanted: Vec<(String, Option<Vec<String>>, i64)>) {

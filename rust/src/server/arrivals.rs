@@ -1,4 +1,4 @@
-//! Wakes pulls that wait for messages.
+//! Wakes pulls and other readers that wait for messages.
 //!
 //! In:     queues, and the queue offsets that the pulls wait for.
 //! Out:    a wake-up for each pull when its queue has grown.
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use crate::base::sync::unmodelled::{Condvar, Mutex};
 use crate::base::units::{PhysicalOffset, QueueId};
@@ -21,8 +21,33 @@ const LOOK_MS: u64 = 200;
 const PAUSE: Duration = Duration::from_millis(1);
 
 type Queue = (String, i32);
-/// The queue offset that the queue's end must exceed, and the sender that wakes the pull.
-type Waiting = (u64, oneshot::Sender<()>);
+/// The queue offset that the queue's end must exceed, and what waits for that.
+type Waiting = (u64, Waiter);
+
+#[derive(Debug)]
+enum Waiter {
+    /// A pull of one queue.
+    Pull(oneshot::Sender<()>),
+    /// Those who read all queues of a topic.
+    Readers(Arc<Notify>),
+}
+
+impl Waiter {
+    fn has_gone(&self) -> bool {
+        match self {
+            Self::Pull(sender) => sender.is_closed(),
+            Self::Readers(changed) => Arc::strong_count(changed) == 1,
+        }
+    }
+
+    fn wake(self) {
+        match self {
+            // A pull that has ended needs no wake-up.
+            Self::Pull(sender) => drop(sender.send(())),
+            Self::Readers(changed) => changed.notify_one(),
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
@@ -36,14 +61,23 @@ impl Arrivals {
     /// Wakes the receiver when the queue's end is above `queue_offset`, or when the server stops.
     pub(super) fn wait(&self, topic: &str, queue_id: i32, queue_offset: u64) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
+        self.add(topic, queue_id, queue_offset, Waiter::Pull(sender));
+        receiver
+    }
+
+    /// Wakes one of those who wait for `changed` when the queue's end is above `queue_offset`.
+    pub(super) fn watch(&self, topic: &str, queue_id: i32, queue_offset: u64, changed: &Arc<Notify>) {
+        self.add(topic, queue_id, queue_offset, Waiter::Readers(Arc::clone(changed)));
+    }
+
+    fn add(&self, topic: &str, queue_id: i32, queue_offset: u64, waiter: Waiter) {
         let mut waiting = self.waiting.lock();
         if !self.stopped.load(Ordering::Acquire) {
-            waiting.entry((topic.to_owned(), queue_id)).or_default().push((queue_offset, sender));
+            waiting.entry((topic.to_owned(), queue_id)).or_default().push((queue_offset, waiter));
             if waiting.len() == 1 {
                 self.came.notify_all();
             }
         }
-        receiver
     }
 
     pub(super) fn stop(&self) {
@@ -81,9 +115,8 @@ impl Arrivals {
     fn wake(&self, store: &Store) {
         self.waiting.lock().retain(|(topic, queue_id), pulls| {
             let end = store.queue_range(topic, QueueId(*queue_id)).map_or(u64::MAX, |(_, end)| end);
-            for (_, sender) in pulls.extract_if(.., |(wanted, sender)| *wanted < end || sender.is_closed()) {
-                // A pull that has ended needs no wake-up.
-                let _ = sender.send(());
+            for (_, waiter) in pulls.extract_if(.., |(wanted, waiter)| *wanted < end || waiter.has_gone()) {
+                waiter.wake();
             }
             !pulls.is_empty()
         });

@@ -19,6 +19,11 @@ pub enum Event {
         /// Whether to create the topic if clients may do so.
         create: bool,
     },
+    /// Asks whether a consumer group exists, or may be created. The answer comes after Python has set it in `tables`.
+    UnknownGroup {
+        /// The group's name. It was validated.
+        name: String,
+    },
     /// Asks for the id of a producer group that is new on its connection.
     NewProducer {
         /// The group's name. It was validated.
@@ -38,6 +43,19 @@ pub enum Event {
         /// The request's code, or the name of the RPC.
         request: String,
         /// What the account lacks.
+        reason: String,
+    },
+    /// Tells that a group cannot read a damaged message, and continues after it.
+    MessageSkipped {
+        /// The group.
+        group: String,
+        /// The topic of the queue.
+        topic: String,
+        /// The queue.
+        queue_id: i32,
+        /// The message's queue offset.
+        queue_offset: u64,
+        /// What is wrong with the message.
         reason: String,
     },
     /// Reports a client's response to a request of the server.

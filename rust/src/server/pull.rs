@@ -71,6 +71,11 @@ pub(super) async fn pull(service: &Service, session: &Session, request: &Command
         let remark = format!("queue {} of {} is not there to read", pull.queue_id, pull.topic);
         return Err(Refusal::new(response::INVALID_PARAMETER, remark));
     }
+    if service.grpc_members(pull.group) > 0 {
+        let what = "a group has one kind of consumers at a time\nhint: stop them first";
+        let remark = format!("group {} has consumers of the gRPC protocol: {what}", pull.group);
+        return Err(Refusal::new(response::NO_PERMISSION, remark));
+    }
     let wanted = subscription(service, request, &pull)?;
     acknowledge(service, session, request, &pull)?;
     read_or_hold(service, request, &pull, &entry, &wanted).await

@@ -23,14 +23,15 @@ use super::event::{Answer, Event, Response};
 use super::fields::Refusal;
 use super::options::ServerOptions;
 use super::policy::Policy;
+use super::pop::Pop;
 use super::session::{Checker, Session};
 use super::stream::Stream;
-use super::tables::{Tables, TopicEntry};
+use super::tables::{GroupEntry, Tables, TopicEntry};
 use super::tls::{Tls, TlsOptions};
 use crate::base::error::Result;
 use crate::base::names;
 use crate::base::sync::unmodelled::{Mutex, RwLock};
-use crate::base::units::{PhysicalOffset, QueueOffset};
+use crate::base::units::{PhysicalOffset, QueueId, QueueOffset};
 use crate::remoting::codes::response;
 use crate::remoting::command::Command;
 use crate::store::{Store, StoredRecord, Unacknowledged};
@@ -55,6 +56,8 @@ pub struct Service {
     pub(super) arrivals: Arc<Arrivals>,
     pub(super) durable: Durable,
     pub(super) copies: Copies,
+    /// What the clients of the gRPC protocol have in flight.
+    pub(super) pop: Pop,
     /// The round-robin counter for sends whose client leaves the queue to the server.
     pub(super) turn: AtomicU32,
     tls: RwLock<Option<Arc<Tls>>>,
@@ -95,6 +98,7 @@ impl Service {
             arrivals: Arc::default(),
             durable: Durable::default(),
             copies: Copies::new(options.copies),
+            pop: Pop::new()?,
             turn: AtomicU32::new(0),
             tls: RwLock::new(tls.map(Arc::new)),
             accounts: RwLock::new(options.accounts.clone()),
@@ -237,6 +241,27 @@ impl Service {
         }
         let missing = || Refusal::new(response::TOPIC_NOT_EXIST, format!("there is no topic {name}"));
         self.tables.topic(name).ok_or_else(missing)
+    }
+
+    /// Returns a consumer group's settings. Asks Python about an unknown group, and Python may create it.
+    pub(super) async fn group(&self, session: &Session, name: &str) -> Result<GroupEntry, Refusal> {
+        if let Some(entry) = self.tables.group(name) {
+            return Ok(entry);
+        }
+        names::validate_group(name)?;
+        let asked = Event::UnknownGroup { name: name.to_owned() };
+        succeeded(self.policy.ask(session.id, &session.address, asked, None).await?)?;
+        let missing = || Refusal::new(response::SUBSCRIPTION_GROUP_NOT_EXIST, format!("there is no group {name}"));
+        self.tables.group(name).ok_or_else(missing)
+    }
+
+    /// Returns a topic of a group's own, and asks Python to create it if it is unknown.
+    pub(super) async fn own_topic(&self, name: &str) -> Result<(), Refusal> {
+        if self.tables.topic(name).is_none() {
+            let asked = Event::UnknownTopic { name: name.to_owned(), create: true };
+            succeeded(self.policy.ask(0, "the server", asked, None).await?)?;
+        }
+        Ok(())
     }
 
     /// Returns a producer group's id on this connection. The group's first half message registers it as a producer.
@@ -426,6 +451,18 @@ impl Service {
     /// Lets Python log why a connection is closed: a malformed frame or a failed TLS handshake.
     pub(super) fn refused(&self, session: &Session, why: String) {
         self.note(session, Event::ConnectionRefused { reason: why });
+    }
+
+    /// Returns the number of a group's members that are clients of the gRPC protocol.
+    pub fn grpc_members(&self, group: &str) -> usize {
+        self.pop.members(group)
+    }
+
+    /// Lets Python log that a group skips a damaged message.
+    pub(super) fn skipped(&self, group: &str, topic: &str, queue_id: QueueId, queue_offset: u64, reason: String) {
+        let (group, topic) = (group.to_owned(), topic.to_owned());
+        let event = Event::MessageSkipped { group, topic, queue_id: queue_id.0, queue_offset, reason };
+        self.policy.note(0, "the server", event);
     }
 
     fn note(&self, session: &Session, event: Event) {

@@ -1,6 +1,6 @@
 //! Topics and subscriptions that the data path knows from Python.
 //!
-//! In:     topics with their queues, groups with their subscriptions.
+//! In:     topics with their queues, groups with their settings and subscriptions.
 //! Out:    look-ups.
 //! Always: a copy of what Python knows. Python is asked about anything missing.
 //! Not here: the creation of topics.
@@ -37,10 +37,20 @@ pub struct Subscription {
     pub version: i64,
 }
 
-/// The known topics and subscriptions.
+/// A group whose members may be clients of the gRPC protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupEntry {
+    /// Whether the messages of a queue are delivered one after another, in their order.
+    pub fifo: bool,
+    /// How often a message is delivered again before it is a dead letter.
+    pub retries_max: u32,
+}
+
+/// The known topics, groups and subscriptions.
 #[derive(Debug, Default)]
 pub struct Tables {
     topics: RwLock<HashMap<String, TopicEntry>>,
+    groups: RwLock<HashMap<String, GroupEntry>>,
     /// Subscriptions by group, then by topic.
     subscriptions: RwLock<HashMap<String, HashMap<String, Arc<Subscription>>>>,
     orderly: RwLock<HashSet<String>>,
@@ -73,6 +83,20 @@ impl Tables {
     /// Removes a topic. The next request for it asks Python again.
     pub fn forget_topic(&self, name: &str) {
         self.topics.write().remove(name);
+    }
+
+    pub(super) fn group(&self, name: &str) -> Option<GroupEntry> {
+        self.groups.read().get(name).copied()
+    }
+
+    /// Adds or replaces a group.
+    pub fn set_group(&self, name: &str, entry: GroupEntry) {
+        self.groups.write().insert(name.to_owned(), entry);
+    }
+
+    /// Removes a group. The next request of its clients asks Python again.
+    pub fn forget_group(&self, name: &str) {
+        self.groups.write().remove(name);
     }
 
     pub(super) fn subscription(&self, group: &str, topic: &str) -> Option<Arc<Subscription>> {

@@ -21,6 +21,9 @@ use crate::server::service::{Service, Use};
 use crate::server::session::Session;
 use crate::server::tables::TopicEntry;
 
+/// The numbers of the names by which Node's client calls itself.
+pub(super) const LANGUAGE_HTTP: u8 = 8;
+pub(super) const LANGUAGE_NODE: u8 = 13;
 /// The longest client id, in bytes.
 const CLIENT_ID_MAX: usize = 1_024;
 
@@ -36,7 +39,6 @@ pub(super) struct Call {
     /// The client's language, as RocketMQ's remoting protocol numbers it.
     pub(super) language: u8,
     /// The time for which the client waits for the answer, from the request's arrival.
-    #[allow(dead_code)] // For the receive of consumers.
     pub(super) timeout: Option<Duration>,
     /// Becomes true when the server stops.
     pub(super) stopping: watch::Receiver<bool>,
@@ -125,11 +127,11 @@ fn language(name: &str) -> u8 {
         "CPP" => 1,
         "DOTNET" | "DOT_NET" => 2,
         "PYTHON" => 3,
-        "HTTP" => 8,
+        "HTTP" => LANGUAGE_HTTP,
         "GO" | "GOLANG" => 9,
         "PHP" => 10,
         "RUST" => 12,
-        "NODE_JS" | "NODEJS" => 13,
+        "NODE_JS" | "NODEJS" => LANGUAGE_NODE,
         _ => crate::remoting::command::LANGUAGE_OTHER,
     }
 }

@@ -137,6 +137,7 @@ impl Clients {
             for (_, client) in gone {
                 client.leave(&self.service);
             }
+            self.service.pop.forget_idle();
         }
     }
 }
@@ -166,6 +167,7 @@ impl Client {
         self.session.outbox.close();
         // Ends the stream's task.
         self.state.lock().stream = None;
+        service.pop.client_gone(self.session.id, SystemClock.monotonic_ms());
         service.leave_client(&self.session);
     }
 
@@ -182,7 +184,6 @@ impl Client {
     }
 
     /// Returns the settings that the client sent last.
-    #[allow(dead_code)] // For the receive of consumers.
     pub(super) fn settings(&self) -> Option<Arc<Settings>> {
         self.state.lock().settings.clone()
     }

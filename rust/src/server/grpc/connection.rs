@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use super::Messaging;
 use super::link::{Link, Watched};
 use super::router;
+use crate::base::clock::{Clock, SystemClock};
 use crate::server::counters::Counters;
 use crate::server::deadlines::Missed;
 use crate::server::session::Session;
@@ -55,6 +56,7 @@ pub(in crate::server) async fn serve<S>(
         Counters::count(&service.counters.connections_dropped);
     }
     session.outbox.close();
+    service.pop.connection_lost(session.id, SystemClock.monotonic_ms());
     service.leave(&session);
 }
 

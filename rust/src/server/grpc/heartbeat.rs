@@ -8,7 +8,7 @@ use super::call::Call;
 use super::clients::Client;
 use super::status::{Refused, ok};
 use super::wire::{
-    HeartbeatRequest, HeartbeatResponse, NotifyClientTerminationRequest, NotifyClientTerminationResponse,
+    HeartbeatRequest, HeartbeatResponse, NotifyClientTerminationRequest, NotifyClientTerminationResponse, client_type,
 };
 use crate::remoting::codes::request;
 use crate::remoting::command::Command;
@@ -18,11 +18,18 @@ use crate::server::service::Service;
 /// How often Python hears of a client whose topics are the same. Clients send heartbeats every 10 s.
 const TOLD_EVERY_MS: i64 = 30_000;
 
-pub(super) async fn heartbeat(call: Call, _: HeartbeatRequest) -> Result<HeartbeatResponse, Refused> {
+pub(super) async fn heartbeat(call: Call, request: HeartbeatRequest) -> Result<HeartbeatResponse, Refused> {
     let client = call.client()?;
     client.heard();
+    if let Some(group) = request.group.as_ref().filter(|_| is_consumer(request.client_type)) {
+        call.service().pop.join(&group.name, client.session.id);
+    }
     tell(call.service(), &client, call.language).await?;
     Ok(HeartbeatResponse { status: Some(ok()) })
+}
+
+const fn is_consumer(kind: i32) -> bool {
+    matches!(kind, client_type::PUSH_CONSUMER | client_type::SIMPLE_CONSUMER)
 }
 
 #[allow(clippy::unused_async)] // The router awaits every handler.

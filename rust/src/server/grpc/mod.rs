@@ -17,9 +17,12 @@ mod call;
 mod clients;
 mod codec;
 mod connection;
+mod consumers;
 mod heartbeat;
+mod leases;
 mod link;
 mod message;
+mod moves;
 #[cfg(feature = "testing")]
 pub mod probe;
 mod receive;

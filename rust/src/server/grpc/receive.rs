@@ -1,57 +1,378 @@
-//! Hands out messages to consumers, and takes their acknowledgements.
+//! Hands out messages to consumers.
 //!
-//! In:     the RPCs of consumers.
-//! Out:    `NOT_IMPLEMENTED` for now.
+//! In:     `ReceiveMessage`, `QueryAssignment`.
+//! Out:    messages with receipt handles, from any queue of the topic, whichever the client names.
+//! Always: a receive that finds nothing waits until messages arrive or come back. A message that a client does not get,
+//!         because its answer breaks off, is visible again at once.
+//! Not here: what is in flight (`pop`), acknowledgements (`leases`), dead letters (`moves`).
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::call::Call;
-use super::status::{self, Refused};
+use super::consumers::{self, Member};
+use super::settings::{POLLING_MS, RECEIVED_MAX};
+use super::status::{self, Refused, ok};
 use super::wire::{
-    AckMessageRequest, AckMessageResponse, ChangeInvisibleDurationRequest, ChangeInvisibleDurationResponse,
-    ForwardMessageToDeadLetterQueueRequest, ForwardMessageToDeadLetterQueueResponse, QueryAssignmentRequest,
-    QueryAssignmentResponse, ReceiveMessageRequest, ReceiveMessageResponse, Received,
+    Assignment, Broker, FilterExpression, Message as Outgoing, MessageQueue, QueryAssignmentRequest,
+    QueryAssignmentResponse, ReceiveMessageRequest, ReceiveMessageResponse, Received, Timestamp, filter_type,
+    permission,
 };
+use super::{message, moves, route};
+use crate::base::clock::{Clock, SystemClock};
+use crate::server::pop::handle::Lease;
+use crate::server::pop::queue::{Fate, Holder, Terms};
+use crate::server::pop::reader::{Reader, Wish};
+use crate::server::pop::source::{Message, Source};
+use crate::server::pull::parse_tags;
+use crate::server::service::{Service, Use};
 
 /// The frames of the answer to a receive.
 pub(super) type Frames = ReceiverStream<Result<ReceiveMessageResponse, tonic::Status>>;
 
-pub(super) async fn assignment(_: Call, _: QueryAssignmentRequest) -> Result<QueryAssignmentResponse, Refused> {
-    Err(not_yet())
+/// The limits of invisible durations, in milliseconds: ten seconds and twelve hours.
+const INVISIBLE_MIN_MS: i64 = 10_000;
+const INVISIBLE_MAX_MS: i64 = 12 * 3_600_000;
+/// How long a message of a push consumer stays invisible while its client lives, in milliseconds: three hours.
+const RENEWED_MS: i64 = 3 * 3_600_000;
+/// How long before the client's deadline an answer is sent.
+const MARGIN: Duration = Duration::from_secs(1);
+/// A client's time limit for a request, if its settings have none.
+const REQUEST_TIMEOUT_MS: i64 = 3_000;
+/// The most frames that wait for HTTP/2.
+const FRAMES_AHEAD: usize = 4;
+/// The queue that means all queues of a topic.
+const ALL_QUEUES: i32 = -1;
+
+/// What a client wants, checked.
+struct Receive {
+    topic: String,
+    reader: Arc<Reader>,
+    wish: Wish,
+    holder: Holder,
+    invisible_ms: i64,
+    attempts_max: u32,
+    attempt_id: Option<Arc<str>>,
+    polling: Duration,
+}
+
+/// Messages on their way to a client. Those that it does not get are visible again at once.
+struct Handed {
+    reader: Arc<Reader>,
+    messages: VecDeque<(Arc<Source>, Message)>,
+}
+
+/// Wakes another client that waits for the same messages, because this one no longer watches over them.
+struct WakesNext<'a>(&'a Notify);
+
+/// Returns the queues from which a member of a group receives. All members get the same.
+pub(super) async fn assignment(
+    call: Call,
+    request: QueryAssignmentRequest,
+) -> Result<QueryAssignmentResponse, Refused> {
+    let (group, topic) = consumers::names(request.group.as_ref(), request.topic.as_ref())?;
+    let Member { entry: group, .. } = consumers::member(&call, group).await?;
+    let entry = call.topic(topic, Use::Read).await?;
+    if entry.read_queues < 1 {
+        return Err(Refused::new(status::FORBIDDEN, format!("the topic {topic} cannot be read")));
+    }
+    let queues = if group.fifo { 0..entry.read_queues } else { ALL_QUEUES..ALL_QUEUES + 1 };
+    let broker = Broker { name: call.messaging.broker_name.clone(), id: 0, endpoints: request.endpoints };
+    let queue = |id| MessageQueue {
+        topic: request.topic.clone(),
+        id,
+        permission: permission::READ_WRITE,
+        broker: Some(broker.clone()),
+        accept_message_types: route::accepted(&entry, call.messaging.checks_message_types),
+    };
+    let assignments = queues.map(|id| Assignment { message_queue: Some(queue(id)) }).collect();
+    Ok(QueryAssignmentResponse { status: Some(ok()), assignments })
 }
 
 /// Returns the frames of the answer: a status, the messages, last the time of delivery.
-#[allow(clippy::unused_async)] // The router awaits every handler.
-pub(super) async fn receive(_: Call, _: ReceiveMessageRequest) -> Result<Frames, Refused> {
-    Err(not_yet())
-}
-
-pub(super) async fn acknowledge(_: Call, _: AckMessageRequest) -> Result<AckMessageResponse, Refused> {
-    Err(not_yet())
-}
-
-pub(super) async fn change_invisible_duration(
-    _: Call,
-    _: ChangeInvisibleDurationRequest,
-) -> Result<ChangeInvisibleDurationResponse, Refused> {
-    Err(not_yet())
-}
-
-pub(super) async fn forward(
-    _: Call,
-    _: ForwardMessageToDeadLetterQueueRequest,
-) -> Result<ForwardMessageToDeadLetterQueueResponse, Refused> {
-    Err(not_yet())
+pub(super) async fn receive(call: Call, request: ReceiveMessageRequest) -> Result<Frames, Refused> {
+    call.service().check_writable()?;
+    let receive = check(&call, request).await?;
+    let handed = gather(&call, &receive).await?;
+    if handed.messages.is_empty() {
+        return Err(Refused::new(status::MESSAGE_NOT_FOUND, "there is no message for the group now"));
+    }
+    Ok(frames(call, receive, handed))
 }
 
 /// Returns the one frame of a receive that is refused.
 pub(super) fn refusal(refused: Refused) -> Frames {
-    let (sender, frames) = tokio::sync::mpsc::channel(1);
+    let (sender, frames) = mpsc::channel(1);
     // The channel has room for the one frame.
-    let _ = sender.try_send(Ok(ReceiveMessageResponse { content: Some(Received::Status(refused.status())) }));
+    let _ = sender.try_send(Ok(frame(Received::Status(refused.status()))));
     ReceiverStream::new(frames)
 }
 
-fn not_yet() -> Refused {
-    Refused::new(status::NOT_IMPLEMENTED, "consumers are not served yet")
+async fn check(call: &Call, request: ReceiveMessageRequest) -> Result<Receive, Refused> {
+    let resource = request.message_queue.as_ref().and_then(|queue| queue.topic.as_ref());
+    let (group, topic) = consumers::names(request.group.as_ref(), resource)?;
+    let tags = tags(request.filter_expression.as_ref())?;
+    let Ok(messages_max) = usize::try_from(request.batch_size.min(RECEIVED_MAX)) else {
+        return Err(too_few(request.batch_size));
+    };
+    if messages_max == 0 {
+        return Err(too_few(request.batch_size));
+    }
+    let invisible_ms = invisible_ms(&request)?;
+    let member = consumers::member(call, group).await?;
+    let entry = call.topic(topic, Use::Read).await?;
+    let (service, client) = (call.service(), member.client.session.id);
+    let reader = service.pop.reader(group, topic);
+    reader.open_queues(&service.store, entry.read_queues)?;
+    service.pop.receives(&reader, client, call.session.id);
+    let connection = if request.auto_renew { call.session.id } else { 0 };
+    let settings = member.client.settings();
+    let own_limit_ms =
+        settings.and_then(|said| said.request_timeout).map_or(REQUEST_TIMEOUT_MS, |time| time.as_millis());
+    Ok(Receive {
+        topic: topic.to_owned(),
+        reader,
+        wish: Wish { fifo: member.entry.fifo, tags, messages_max },
+        holder: Holder { client, connection },
+        invisible_ms,
+        attempts_max: member.entry.retries_max.saturating_add(1),
+        attempt_id: request.attempt_id.filter(|id| !id.is_empty()).map(Arc::from),
+        polling: polling(request.long_polling_timeout.map(|time| time.as_millis()), call.timeout, own_limit_ms),
+    })
+}
+
+fn too_few(batch_size: i32) -> Refused {
+    Refused::new(status::BAD_REQUEST, format!("the batch size must be 1 or more, got {batch_size}"))
+}
+
+/// Returns the tags of a filter. `None` means all messages.
+fn tags(filter: Option<&FilterExpression>) -> Result<Option<Vec<String>>, Refused> {
+    let Some(FilterExpression { r#type, expression }) = filter else { return Ok(None) };
+    let illegal = |what: String| Refused::new(status::ILLEGAL_FILTER_EXPRESSION, what);
+    if !matches!(*r#type, filter_type::UNSPECIFIED | filter_type::TAG) {
+        return Err(illegal("only tags select messages here: filter type TAG".to_owned()));
+    }
+    let expression = expression.trim();
+    let is_all = expression.is_empty() || expression.split("||").any(|tag| tag.trim() == "*");
+    match parse_tags(expression) {
+        None if !is_all => Err(illegal(format!("the filter {expression:?} has no tag\nhint: a || b, or *"))),
+        tags => Ok(tags),
+    }
+}
+
+fn invisible_ms(request: &ReceiveMessageRequest) -> Result<i64, Refused> {
+    if request.auto_renew {
+        return Ok(RENEWED_MS);
+    }
+    let wanted_ms = request.invisible_duration.map_or(0, |time| time.as_millis());
+    if (INVISIBLE_MIN_MS..=INVISIBLE_MAX_MS).contains(&wanted_ms) {
+        return Ok(wanted_ms);
+    }
+    let what = format!("the invisible duration must be 10 s to 12 h, got {wanted_ms} ms");
+    Err(Refused::new(status::ILLEGAL_INVISIBLE_TIME, what))
+}
+
+/// Returns how long a receive waits for messages: as long as it says, or, as Go's client means it, up to its deadline
+/// less half of the client's own time limit. Always ends before the deadline.
+fn polling(wanted_ms: Option<i64>, deadline: Option<Duration>, own_limit_ms: i64) -> Duration {
+    let millis = |count: i64| Duration::from_millis(u64::try_from(count).unwrap_or(0));
+    let most = Duration::from_millis(POLLING_MS.into());
+    let from_deadline = deadline.map(|deadline| deadline.saturating_sub(millis(own_limit_ms / 2)));
+    let wanted = wanted_ms.map(millis).or(from_deadline).unwrap_or(most).min(most);
+    deadline.map_or(wanted, |deadline| wanted.min(deadline.saturating_sub(MARGIN)))
+}
+
+/// Takes messages. Waits for some if there are none.
+async fn gather(call: &Call, receive: &Receive) -> Result<Handed, Refused> {
+    let (service, reader) = (call.service(), &receive.reader);
+    let _next = WakesNext(&reader.changed);
+    let polling_ms = i64::try_from(receive.polling.as_millis()).unwrap_or(0);
+    let until_ms = SystemClock.monotonic_ms().saturating_add(polling_ms);
+    let mut stopping = call.stopping.clone();
+    loop {
+        let (handed, has_moved) = take(service, receive).await?;
+        if !handed.messages.is_empty() || *stopping.borrow() {
+            return Ok(handed);
+        }
+        watch(service, reader);
+        // A message that arrives between the look and the registration wakes nobody, so look again.
+        if has_moved || reader.has_new(&service.store, SystemClock.monotonic_ms())? {
+            tokio::task::yield_now().await;
+            continue;
+        }
+        let now_ms = SystemClock.monotonic_ms();
+        if now_ms >= until_ms {
+            return Ok(handed);
+        }
+        let wakes_ms = reader.next_visible_ms().map_or(until_ms, |at| at.min(until_ms));
+        let wait_ms = u64::try_from(wakes_ms - now_ms).unwrap_or(0).max(1);
+        tokio::select! {
+            () = reader.changed.notified() => {}
+            () = tokio::time::sleep(Duration::from_millis(wait_ms)) => {}
+            _ = stopping.wait_for(|stops| *stops) => {}
+        }
+    }
+}
+
+/// Lets new messages of any queue wake the clients that wait.
+fn watch(service: &Service, reader: &Reader) {
+    for source in reader.sources() {
+        if let Some(queue_offset) = source.to_watch() {
+            service.arrivals.watch(&source.topic, source.queue_id.0, queue_offset, &reader.changed);
+        }
+    }
+}
+
+/// Takes what there is. Messages that were delivered too often move on. Returns whether some did.
+async fn take(service: &Service, receive: &Receive) -> Result<(Handed, bool), Refused> {
+    let now_ms = SystemClock.monotonic_ms();
+    let terms = Terms {
+        now_ms,
+        visible_at_ms: now_ms.saturating_add(receive.invisible_ms),
+        holder: receive.holder,
+        attempts_max: receive.attempts_max,
+        attempt_id: receive.attempt_id.clone(),
+    };
+    let reader = &receive.reader;
+    let gathered = reader.take(&service.store, &receive.wish, &terms)?;
+    for (source, queue_offset, reason) in gathered.skipped {
+        service.skipped(&reader.group, &source.topic, source.queue_id, queue_offset, reason);
+    }
+    let (delivered, moving): (Vec<_>, Vec<_>) =
+        gathered.messages.into_iter().partition(|(_, message)| message.taken.fate == Fate::Deliver);
+    let handed = Handed { reader: Arc::clone(reader), messages: delivered.into() };
+    for (source, message) in &moving {
+        moves::move_on(service, reader, source, message).await?;
+    }
+    Ok((handed, !moving.is_empty()))
+}
+
+/// Sends messages as frames, as fast as the client reads them.
+fn frames(call: Call, receive: Receive, mut handed: Handed) -> Frames {
+    let (sender, frames) = mpsc::channel(FRAMES_AHEAD);
+    tokio::spawn(async move {
+        if sender.send(Ok(frame(Received::Status(ok())))).await.is_err() {
+            return;
+        }
+        while let Some((source, message)) = handed.messages.front() {
+            let sent = match outgoing(&call, &receive, source, message) {
+                Ok(message) => sender.send(Ok(frame(Received::Message(message)))).await.is_ok(),
+                Err(refused) => {
+                    let _ = sender.send(Err(tonic::Status::internal(refused.message))).await;
+                    false
+                }
+            };
+            if !sent {
+                return;
+            }
+            handed.messages.pop_front();
+        }
+        let now = Timestamp::from_millis(SystemClock.wall().0);
+        // A client that has gone meanwhile may have all messages, so they stay invisible.
+        let _ = sender.send(Ok(frame(Received::DeliveryTimestamp(now)))).await;
+    });
+    ReceiverStream::new(frames)
+}
+
+fn frame(content: Received) -> ReceiveMessageResponse {
+    ReceiveMessageResponse { content: Some(content) }
+}
+
+/// Returns a message as its client gets it.
+fn outgoing(call: &Call, receive: &Receive, source: &Source, message: &Message) -> Result<Outgoing, Refused> {
+    let view = message.record.view()?;
+    let mut outgoing = message::outgoing(&view, &receive.topic, source.queue_id);
+    let lease = Lease {
+        queue_id: (!source.is_retry()).then_some(source.queue_id),
+        queue_offset: message.taken.queue_offset,
+        number: message.taken.number,
+    };
+    if let Some(system) = &mut outgoing.system_properties {
+        system.receipt_handle = Some(call.service().pop.handles.write(&receive.reader.group, &receive.topic, lease));
+        system.delivery_attempt = i32::try_from(message.taken.attempt).ok();
+        let seconds = receive.invisible_ms.div_euclid(1_000);
+        system.invisible_duration = Some(super::wire::Duration { seconds, nanos: 0 });
+    }
+    Ok(outgoing)
+}
+
+impl Drop for Handed {
+    fn drop(&mut self) {
+        if self.messages.is_empty() {
+            return;
+        }
+        let now_ms = SystemClock.monotonic_ms();
+        for (source, message) in &self.messages {
+            source.release(&[message.taken], now_ms);
+        }
+        self.reader.changed.notify_one();
+    }
+}
+
+impl Drop for WakesNext<'_> {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filtered(r#type: i32, expression: &str) -> Result<Option<Vec<String>>, i32> {
+        let filter = FilterExpression { r#type, expression: expression.to_owned() };
+        tags(Some(&filter)).map_err(|refused| refused.code)
+    }
+
+    #[test]
+    fn a_filter_is_a_list_of_tags() {
+        let named = |tags: &[&str]| Ok(Some(tags.iter().map(|tag| (*tag).to_owned()).collect()));
+        assert_eq!(tags(None).ok(), Some(None));
+        for all in ["", " ", "*", "a || *"] {
+            assert_eq!(filtered(filter_type::TAG, all), Ok(None), "{all:?}");
+        }
+        assert_eq!(filtered(filter_type::TAG, "a || b"), named(&["a", "b"]));
+        assert_eq!(filtered(filter_type::UNSPECIFIED, " a"), named(&["a"]));
+        assert_eq!(filtered(filter_type::TAG, "||"), Err(status::ILLEGAL_FILTER_EXPRESSION));
+        assert_eq!(filtered(2, "a > 1"), Err(status::ILLEGAL_FILTER_EXPRESSION));
+    }
+
+    #[test]
+    fn a_receive_ends_before_its_deadline() {
+        let seconds = Duration::from_secs;
+        for (wanted_ms, deadline, expected) in [
+            (None, None, 20),
+            (Some(5_000), None, 5),
+            (Some(60_000), None, 20),
+            (Some(0), Some(30), 0),
+            (Some(30_000), Some(33), 20),
+            (Some(20_000), Some(20), 19),
+            (None, Some(40), 20),
+            (None, Some(10), 8),
+            (None, Some(1), 0),
+        ] {
+            let wait = polling(wanted_ms, deadline.map(seconds), 4_000);
+            assert_eq!(wait, seconds(expected), "{wanted_ms:?} {deadline:?}");
+        }
+    }
+
+    #[test]
+    fn an_invisible_duration_is_ten_seconds_to_twelve_hours() {
+        let of = |seconds, auto_renew| {
+            let invisible_duration = Some(super::super::wire::Duration { seconds, nanos: 0 });
+            let request = ReceiveMessageRequest { invisible_duration, auto_renew, ..Default::default() };
+            invisible_ms(&request).map_err(|refused| refused.code)
+        };
+        assert_eq!(of(10, false), Ok(10_000));
+        assert_eq!(of(43_200, false), Ok(43_200_000));
+        assert_eq!(of(0, true), Ok(RENEWED_MS));
+        for seconds in [-1, 0, 9, 43_201, i64::MAX] {
+            assert_eq!(of(seconds, false), Err(status::ILLEGAL_INVISIBLE_TIME), "{seconds}");
+        }
+    }
 }

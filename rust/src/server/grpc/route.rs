@@ -41,7 +41,7 @@ fn queues(topic: &Resource, entry: &TopicEntry, broker: &Broker, accepted: &[i32
 }
 
 /// Returns the types of messages that a topic accepts.
-fn accepted(entry: &TopicEntry, checks_message_types: bool) -> Vec<i32> {
+pub(super) fn accepted(entry: &TopicEntry, checks_message_types: bool) -> Vec<i32> {
     match entry.message_type {
         Some(only) if checks_message_types => vec![type_of(only)],
         _ => ALL_TYPES.to_vec(),

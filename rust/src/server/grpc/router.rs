@@ -23,7 +23,7 @@ use super::codec::Codec;
 use super::link::{Held, Inbound, Link, Outbound};
 use super::status::{self, Refused};
 use super::wire::{self, Answer};
-use super::{Messaging, access, heartbeat, receive, route, send, telemetry, transaction, unserved};
+use super::{Messaging, access, heartbeat, leases, receive, route, send, telemetry, transaction, unserved};
 use crate::server::accounts::Need;
 use crate::server::counters::Counters;
 use crate::server::service::Service;
@@ -71,12 +71,12 @@ pub(super) async fn answer(
         }
         "QueryAssignment" => unary(rpc("QueryAssignment"), access::assigning, receive::assignment, request).await,
         "ReceiveMessage" => receiving(rpc("ReceiveMessage"), request).await,
-        "AckMessage" => unary(rpc("AckMessage"), access::acknowledging, receive::acknowledge, request).await,
+        "AckMessage" => unary(rpc("AckMessage"), access::acknowledging, leases::acknowledge, request).await,
         "ChangeInvisibleDuration" => {
-            unary(rpc("ChangeInvisibleDuration"), access::changing, receive::change_invisible_duration, request).await
+            unary(rpc("ChangeInvisibleDuration"), access::changing, leases::change_invisible_duration, request).await
         }
         "ForwardMessageToDeadLetterQueue" => {
-            unary(rpc("ForwardMessageToDeadLetterQueue"), access::forwarding, receive::forward, request).await
+            unary(rpc("ForwardMessageToDeadLetterQueue"), access::forwarding, leases::forward, request).await
         }
         // Each answer, also the one frame of a stream, begins with its status at the same tag.
         "RecallMessage" | "SyncLiteSubscription" | "PullMessage" | "UpdateOffset" | "GetOffset" | "QueryOffset" => {

@@ -4,11 +4,13 @@
 //! Out:    the same, with limits, waits and retries of this server.
 //! Always: every value that some client needs is set: without one of them, clients of some languages do not start.
 
+use super::consumers;
 use super::status::{self, Refused};
 use super::wire::{
     Backoff, CustomizedBackoff, Duration, ExponentialBackoff, Metric, PubSub, RetryPolicy, Settings, client_type,
 };
 use crate::base::names;
+use crate::server::tables::GroupEntry;
 
 /// How often a producer sends a message in all.
 const SENDS_MAX: i32 = 3;
@@ -46,6 +48,32 @@ pub(super) fn answer(mut said: Settings, body_max: u32) -> Result<Settings, Refu
     said.backoff_policy = Some(retries);
     said.metric = Some(Metric { on: false, endpoints: None });
     Ok(said)
+}
+
+/// Sets the values of a consumer's group.
+pub(super) fn set_group(answer: &mut Settings, group: GroupEntry) {
+    if let Some(PubSub::Subscription(subscription)) = &mut answer.pub_sub {
+        subscription.fifo = Some(group.fifo);
+    }
+    if let Some(policy) = &mut answer.backoff_policy {
+        policy.max_attempts = i32::try_from(group.retries_max).unwrap_or(i32::MAX).saturating_add(1);
+    }
+}
+
+/// Replaces a consumer's waits by ones that grow by a factor, which is all that Node's client understands: with a list it
+/// asks for a message again at once, and buries one of an ordered group after its first failure.
+pub(super) fn set_growing_waits(answer: &mut Settings) {
+    if let (Some(PubSub::Subscription(_)), Some(policy)) = (&answer.pub_sub, &mut answer.backoff_policy) {
+        let [initial, .., max] = RETRIES_MS.map(Duration::from_millis);
+        let backoff = ExponentialBackoff { initial: Some(initial), max: Some(max), multiplier: 2.0 };
+        policy.strategy = Some(Backoff::Exponential(backoff));
+    }
+}
+
+/// Returns the group of a consumer's settings. Refuses a name that is not accepted.
+pub(super) fn group(said: &Settings) -> Result<Option<&str>, Refused> {
+    let Some(PubSub::Subscription(subscription)) = &said.pub_sub else { return Ok(None) };
+    subscription.group.as_ref().map(|group| consumers::group_name(Some(group))).transpose()
 }
 
 /// Returns the topics to which a producer's settings say that it publishes, without those that cannot be groups.

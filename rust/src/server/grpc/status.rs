@@ -11,8 +11,7 @@ use crate::server::fields::Refusal;
 
 macro_rules! codes {
     ($($(#[$doc:meta])+ $name:ident = $number:literal;)+) => {
-        // The receive of consumers will use the rest.
-        $($(#[$doc])+ #[allow(dead_code)] pub(in crate::server) const $name: i32 = $number;)+
+        $($(#[$doc])+ pub(in crate::server) const $name: i32 = $number;)+
     };
 }
 
@@ -55,8 +54,6 @@ codes! {
     MESSAGE_CORRUPTED = 40_016;
     /// The request has no `x-mq-client-id`.
     CLIENT_ID_REQUIRED = 40_017;
-    /// The polling time is too short.
-    ILLEGAL_POLLING_TIME = 40_018;
     /// No known account has signed the request.
     UNAUTHORIZED = 40_100;
     /// The account may not do this, or nobody may.

@@ -11,7 +11,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream as Items, StreamExt};
 use tonic::{Code, Status, Streaming};
 
-use super::call::Call;
+use super::call::{Call, LANGUAGE_HTTP, LANGUAGE_NODE};
 use super::clients::{Outgoing, Stream};
 use super::status::{self, Refused, ok};
 use super::wire::{Command, Settings, TelemetryCommand};
@@ -41,7 +41,10 @@ pub(super) fn refusal(refused: Refused) -> Status {
         status::UNAUTHORIZED => Code::Unauthenticated,
         status::FORBIDDEN => Code::PermissionDenied,
         status::TOO_MANY_REQUESTS => Code::ResourceExhausted,
-        status::BAD_REQUEST | status::CLIENT_ID_REQUIRED | status::UNRECOGNIZED_CLIENT_TYPE => Code::InvalidArgument,
+        status::BAD_REQUEST
+        | status::CLIENT_ID_REQUIRED
+        | status::UNRECOGNIZED_CLIENT_TYPE
+        | status::ILLEGAL_CONSUMER_GROUP => Code::InvalidArgument,
         _ => Code::Internal,
     };
     Status::new(code, refused.message)
@@ -69,7 +72,13 @@ async fn run(call: &Call, stream: &Stream, mut commands: Streaming<TelemetryComm
 async fn answer_settings(call: &Call, stream: &Stream, said: Settings) -> Result<(), Refused> {
     let (service, client) = (call.service(), stream.client());
     let topics = settings::published(&said);
-    let answer = settings::answer(said.clone(), service.store.max_message_size())?;
+    let mut answer = settings::answer(said.clone(), service.store.max_message_size())?;
+    if let Some(group) = settings::group(&said)? {
+        settings::set_group(&mut answer, service.group(&client.session, group).await?);
+    }
+    if matches!(call.language, LANGUAGE_HTTP | LANGUAGE_NODE) {
+        settings::set_growing_waits(&mut answer);
+    }
     client.set_settings(said, topics);
     let command = TelemetryCommand { status: Some(ok()), command: Some(Command::Settings(answer)) };
     if !stream.send(command) {

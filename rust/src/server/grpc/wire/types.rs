@@ -20,6 +20,11 @@ pub(crate) mod client_type {
 }
 
 /// How a body is encoded.
+pub(crate) mod filter_type {
+    pub(crate) const UNSPECIFIED: i32 = 0;
+    pub(crate) const TAG: i32 = 1;
+}
+
 pub(crate) mod encoding {
     pub(crate) const IDENTITY: i32 = 1;
     pub(crate) const GZIP: i32 = 2;
@@ -77,7 +82,6 @@ pub(crate) struct Duration {
 
 impl Duration {
     /// Returns the milliseconds, at most `i64::MAX`.
-    #[allow(dead_code)] // For the receive of consumers.
     pub(crate) fn as_millis(&self) -> i64 {
         self.seconds.saturating_mul(1_000).saturating_add((self.nanos / 1_000_000).into())
     }

@@ -1,0 +1,53 @@
+//! Moves messages that were delivered too often: to the group's retry topic, at last to its dead letters.
+//!
+//! In:     a message that was taken.
+//! Out:    a copy, and then the message's acknowledgement.
+//! Always: the copy is as durable as any message that is sent, before the message counts as acknowledged. So a crash in
+//!         between delivers it twice, and loses nothing.
+//! Not here: which message moves (`pop`).
+
+use super::status::Refused;
+use crate::base::names::{DEAD_LETTER_PREFIX, RETRY_PREFIX};
+use crate::base::units::QueueId;
+use crate::record::RecordView;
+use crate::record::properties::{DLQ_ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, ORIGIN_MESSAGE_ID, RETRY_TOPIC};
+use crate::server::pop::queue::Fate;
+use crate::server::pop::reader::Reader;
+use crate::server::pop::source::{Message, Source};
+use crate::server::service::Service;
+use crate::store::Copy;
+
+/// Copies a message to where it belongs now, and acknowledges it.
+pub(super) async fn move_on(
+    service: &Service,
+    reader: &Reader,
+    source: &Source,
+    message: &Message,
+) -> Result<(), Refused> {
+    let view = message.record.view()?;
+    let is_dead = message.taken.fate == Fate::Bury;
+    let prefix = if is_dead { DEAD_LETTER_PREFIX } else { RETRY_PREFIX };
+    let topic = format!("{prefix}{}", reader.group);
+    service.own_topic(&topic).await?;
+    let properties = properties(&view, &reader.topic, is_dead);
+    let copy = Copy {
+        topic: &topic,
+        queue_id: QueueId(0),
+        delay_level: 0,
+        reconsume_times: i32::try_from(message.taken.attempt).unwrap_or(i32::MAX),
+        properties: &properties,
+    };
+    let written = service.store.append_copy_unacknowledged(view.physical_offset, &copy)?;
+    service.acknowledged(written).await?;
+    source.moved(&service.store, message.taken)?;
+    Ok(())
+}
+
+fn properties(view: &RecordView<'_>, topic: &str, is_dead: bool) -> Vec<(String, String)> {
+    let origin = view.properties.get_str(ORIGIN_MESSAGE_ID).map_or_else(|| view.offset_message_id(), str::to_owned);
+    let mut set = vec![(RETRY_TOPIC, topic.to_owned()), (ORIGIN_MESSAGE_ID, origin)];
+    if is_dead {
+        set.extend([(DLQ_ORIGIN_TOPIC, topic.to_owned()), (DLQ_ORIGIN_MESSAGE_ID, view.message_id())]);
+    }
+    set.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
