@@ -683,12 +683,12 @@ class Store:
         """
     @property
     def replica(self) -> bool:
-        """Whether it was opened as a replica."""
-    def append_copied(self, offset: int, bytes: bytes) -> int:
+        """Whether it takes no records of its own: a replica, or a source that was replaced."""
+    def append_copied(self, offset: int, bytes: bytes, epoch: int) -> int:
         """Adds bytes that follow the end of a replica's log in its source; returns the end of the last whole record.
 
-        Raises InvalidOptionError for another offset than the log's end, StoreCorruptError for bytes that are no
-        records. Then nothing has changed.
+        `epoch` is the source's. Raises InvalidOptionError for another offset than the log's end and for an epoch below
+        the accepted one, StoreCorruptError for bytes that are no records. Then nothing has changed.
         """
     def show_up_to(self, end: int) -> None:
         """Shows readers everything below a physical offset that the log has."""
@@ -1178,6 +1178,59 @@ def is_system_topic(topic: str) -> bool:
 
 def java_hash_code(text: str) -> int:
     """Returns java.lang.String.hashCode of the text."""
+
+@final
+class StoreEpochs:
+    """What an open store knows of epochs: which node may write the log."""
+
+    def __new__(cls, store: Store) -> StoreEpochs: ...
+    @property
+    def text(self) -> str:
+        """The text of `txstore/epochs.json`."""
+    @property
+    def number(self) -> int:
+        """The last epoch of the log."""
+    @property
+    def accepted(self) -> int:
+        """The highest epoch that this node has heard of."""
+    @property
+    def fenced(self) -> bool:
+        """Whether another node has replaced this one as the source."""
+    def accept(self, number: int, source: str | None = None) -> int:
+        """Accepts the epoch of another node, or the one that this replica is about to begin. `source` is its address.
+
+        Returns the end of the log, which is durable and final: a source writes nothing more. Raises InvalidOptionError
+        if a higher epoch was accepted, or this one for another node.
+        """
+    def begin(self, *, partial: bool, instead_of: str | None = None) -> int:
+        """Begins the accepted epoch at the end of a replica's log; returns the end. Then open the store again.
+
+        `partial`: a replica did not accept it. `instead_of`: the address of the source that is replaced.
+        """
+    def follow(self, source: str, address: str) -> None:
+        """Gives a replica what its source at `address` knows, as the text of its file."""
+    def note_copies_required(self, required: int) -> None:
+        """Notes how many copies a write has, from now on, before it is acknowledged."""
+    def forget(self, name: str) -> bool:
+        """Removes a replica. Returns False if it is not known."""
+    def last_mark(self) -> tuple[int, int, int] | None:
+        """Returns physical offset, size and CRC-32 of the last record; None in an empty log."""
+    def has_record(self, mark: tuple[int, int, int]) -> bool:
+        """Returns whether the log has the record of which `last_mark` returned this."""
+    def common_end(self, other: str, other_end: int) -> int:
+        """Returns how far the log is the same as that of a node with these epochs, which ends at `other_end`."""
+    def keep_diverged(self, end: int, source: str, address: str, directory: str) -> tuple[int, int]:
+        """Copies all after `end` to a directory of the store, with a report; the next opening as a replica cuts it.
+
+        `source` are the epochs of the node at `address`. Returns how many records and bytes. Raises InvalidOptionError
+        if records after `end` may have been acknowledged with two copies or more; then nothing has changed.
+        """
+
+def read_epochs(path: str | PathLike[str]) -> str | None:
+    """Returns the text of the epochs of a store, which may be open; None if it has none. Raises StoreCorruptError."""
+
+def begin_replica(path: str | PathLike[str], source: str, address: str) -> None:
+    """Makes the directory of a store that is not open a replica of the source with these epochs, at `address`."""
 
 @final
 class BackupSource:

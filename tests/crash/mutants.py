@@ -23,6 +23,7 @@ CRASH_TESTS = ("simulation_keeps", "exhaustive")
 # Variants that simulated crashes cannot show, and the unit test that finds each: readers in other processes, forks,
 # file systems, full disks, counts of calls, races of two calls.
 UNIT_TESTS = {
+    "EpochIgnored": "store::tests::epochs::one_node_writes_after_a_cut_network_heals",
     "QueuesNotAsked": "store::tests::brokers_end::l7_a_brokers_last_record_in_zeros_is_damage",
     "ResendNamesItsQueue": "store::tests::identities::another_message_under_the_id_of_a_pending_one_is_refused",
     "EqualCrcIsAnother": "store::tests::identities::bodies_of_one_crc_are_not_two_transactions_that_a_crash_makes_one",

@@ -86,8 +86,10 @@ def run_replica_history(
         between.faults = 0.0
         eventually(lambda: _status(ports[0]).accepts_writes)
         lost = _lose(source, paths[0], between)
-        copy.end(kill=chance.random() < 0.5)
-        copy.start("--replicas-required", "1")
+        if chance.random() < 0.5:
+            copy.end(kill=True)
+            copy.start()
+        _promote(copy.port)
         time.sleep(seconds / (kills + 1))
         for group in groups:
             group.tell("stop")
@@ -112,6 +114,13 @@ def _lose(source: Server, path: Path, between: FaultyProxy) -> int:
     between.flows.set()
     between.drop_all()
     return lag
+
+
+def _promote(port: int) -> None:
+    """Promotes a replica. With two copies nothing is lost, so it must not need `lose_messages`."""
+    with Source(f"127.0.0.1:{port}", ConnectConfig()) as server:
+        server.call("promote", timeout=60.0, lose_messages=False)
+    eventually(lambda: _status(port).accepts_writes)
 
 
 def _status(port: int) -> ReplicationStatus:

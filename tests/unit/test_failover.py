@@ -1,8 +1,7 @@
 """Guards clients that know both nodes: they read from the replica while the source is gone, and continue at the
 promoted one.
 
-Both nodes are servers of this process; a promotion is a restart of the replica without `replica_of`. Consumers,
-producers and checks of one connection live through all of it.
+Both nodes are servers of this process. Consumers, producers and checks of one connection live through all of it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,9 @@ from tests.unit.test_administration import Unknown
 from tests.unit.test_replica import Committing, bodies, caught_up, serve
 from tests.waiting import eventually
 from txstore import Message, RemoteBroker, Server
+from txstore.client.options import ConnectConfig
 from txstore.errors import InvalidOptionError, TxStoreError
+from txstore.server.replication import Source
 
 SOON: dict[str, Any] = {
     "poll_name_server_interval": 0.5,
@@ -76,10 +77,12 @@ class Pair:
 
     def promote(self) -> Server:
         assert self.copy is not None
-        self.copy.close()
-        self.copy = None
-        self.source = self._serve(1)
-        return self.source
+        assert self.copy.address is not None
+        with Source(self.copy.address, ConnectConfig()) as operated:
+            operated.call("promote", lose_messages=True)
+        self.source, self.copy = promoted, _ = self.copy, None
+        eventually(lambda: promoted.ready and promoted.role == "source")
+        return promoted
 
     def close(self) -> None:
         for server in (self.copy, self.source):

@@ -21,7 +21,9 @@ from tests.unit.test_administration import ACCOUNTS, Unknown
 from tests.unit.test_cli_serve import serving
 from tests.waiting import eventually
 from txstore import LocalTransactionState, Message, RemoteBroker, Server
+from txstore.client.options import ConnectConfig
 from txstore.errors import BrokerBusyError, BrokerUnreachableError, InvalidOptionError, TxStoreError
+from txstore.server.replication import Source as Operated
 
 SIZE = 1 << 20
 _FAST: dict[str, Any] = {"listen": "127.0.0.1:0", "name_server": "127.0.0.1:0"}
@@ -196,7 +198,7 @@ def test_replica_follows_through_kills_of_both_sides(tmp_path: Path) -> None:
     with serve(tmp_path / "source") as source, replica(tmp_path / "copy", source) as copy:
         caught_up(copy, source)
         assert bodies(source, "orders") == bodies(copy, "orders") == sorted(sent)
-    report = txstore.open(tmp_path / "copy")
+    report = txstore.open(tmp_path / "copy", read_only=True)
     with report:
         assert report.stat().max_physical_offset >= sum(map(len, sent))
 
@@ -207,12 +209,14 @@ def test_promoted_replica_continues_the_pending_transactions(
     with client.transaction_producer("shop", Unknown()) as halves:
         for number in range(5):
             halves.send_in_transaction(Message("orders", b"%d" % number))
-    with replica(tmp_path / "copy", source) as copy:
-        caught_up(copy, source)
-    client.close()
-    source.close()
-    with serve(tmp_path / "copy", transaction_check_interval=1, transaction_timeout=0) as promoted:
+    options = {"transaction_check_interval": 1, "transaction_timeout": 0}
+    with replica(tmp_path / "copy", source, **options) as promoted:
+        caught_up(promoted, source)
+        client.close()
         assert promoted.address is not None
+        with Operated(promoted.address, ConnectConfig()) as operated:
+            operated.call("promote", lose_messages=False)
+        eventually(lambda: promoted.ready and promoted.role == "source")
         with txstore.connect(promoted.address) as remote, remote.transaction_producer("shop", Committing()):
             eventually(lambda: bodies(promoted, "orders") == [b"%d" % number for number in range(5)])
             remote.producer("shop").send(Message("orders", b"after"))
@@ -323,8 +327,9 @@ def test_source_with_another_log_is_not_followed(tmp_path: Path, source: Server,
     client.producer("shop").send(Message("orders", b"1"))
     with replica(tmp_path / "copy", source) as copy:
         caught_up(copy, source)
-    with txstore.open(tmp_path / "copy") as promoted:
-        promoted.producer("shop").send(Message("orders", b"here"))
+    (tmp_path / "copy" / "txstore" / "epochs.json").unlink()  # It forgets that it is a replica.
+    with txstore.open(tmp_path / "copy") as forgetful:
+        forgetful.producer("shop").send(Message("orders", b"here"))
     client.producer("shop").send(Message("orders", b"there"))
     with replica(tmp_path / "copy", source) as copy:
         found = copy.replica

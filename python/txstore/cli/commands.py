@@ -43,7 +43,7 @@ _NOUNS = {
     "forward": "Send messages that wait in a database to a store or a broker.",
     "serve": "Serve a store to RocketMQ clients over the network.",
     "console": "Show a store in a browser.",
-    "replica": "Copies of a served store: status.",
+    "replica": "Copies of a served store: status, promote, forget.",
     "store": "A whole store: create, stat, check, repair, backup, dump, heal.",
 }
 _INTERRUPTED = 130  # 128 + SIGINT, as in shells.

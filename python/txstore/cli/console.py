@@ -29,9 +29,9 @@ from txstore.console.operator import Call, calls_of
 from txstore.database import Database
 from txstore.errors import BrokerUnreachableError, InvalidOptionError, TxStoreError
 from txstore.inspection.opening import demand, reading_broker, writing_broker
+from txstore.server.config import ServerConfig
 from txstore.server.console import start_console
 from txstore.server.secrets import Account, accounts_version, read_accounts
-from txstore.server.server import ServerConfig
 
 __all__ = ["app"]
 

@@ -33,7 +33,9 @@ class ReplicationStatus:
     """A server's part in replication."""
 
     role: str
-    """`source` or `replica`."""
+    """`source`, `replica`, or `fenced`: a source that another node has replaced."""
+    epoch: int
+    """The last epoch of its log: 1 before the first promotion."""
     name: str
     """The name of a replica; empty in a source."""
     address: str | None
@@ -43,7 +45,7 @@ class ReplicationStatus:
     visible_end: int
     """The physical offset below which readers see the log."""
     source: str | None
-    """The address of a replica's source."""
+    """The address of a replica's source, or of the node that has replaced this one."""
     following: bool
     """Whether a replica is connected to its source. False in a source."""
     failure: str | None

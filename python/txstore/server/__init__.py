@@ -4,6 +4,8 @@ Always: the engine answers sends, ends and pulls without waiting for Python. The
 embedded broker.
 """
 
-from txstore.server.server import ServeOptions, Server, ServerConfig, serve
+from txstore.server.config import ServeOptions, ServerConfig
+from txstore.server.opening import serve
+from txstore.server.server import Server
 
 __all__ = ["ServeOptions", "Server", "ServerConfig", "serve"]

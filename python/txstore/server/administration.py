@@ -21,6 +21,7 @@ from txstore.errors import TxStoreError
 from txstore.message import ConsumeFromWhere, LocalTransactionState
 from txstore.remoting.administration import decode, encode, encode_error
 from txstore.server.clients import Clients
+from txstore.server.node_calls import NodeCalls
 from txstore.server.offsets import Offsets
 from txstore.server.replicas import Nodes
 from txstore.server.replication import state_of
@@ -93,6 +94,9 @@ _CALLS: dict[str, dict[str, Kind]] = {
     "settings": {},
     "outbox_facts": {},
     "group_members": {"group": str},
+    "accept_epoch": {"epoch": int, "source": str, "store_id": str},
+    "promote": {"lose_messages": bool},
+    "forget_replica": {"name": str},
 }
 """The calls, each with the types of its arguments."""
 
@@ -122,10 +126,16 @@ class ShownOptions(Protocol):
 
 
 class Administration:
-    """Makes the calls on the broker. `topics`, `offsets` and `clients` take part where clients are affected."""
+    """Makes the calls on the broker. The other parts of the server take part where clients or nodes are affected."""
 
     def __init__(
-        self, server: OperatedServer, options: ShownOptions, clients: Clients, topics: Topics, offsets: Offsets
+        self,
+        server: OperatedServer,
+        options: ShownOptions,
+        clients: Clients,
+        topics: Topics,
+        offsets: Offsets,
+        calls: NodeCalls,
     ) -> None:
         self._server = server
         self._options = options
@@ -139,12 +149,15 @@ class Administration:
             "reset_offsets": offsets.reset_offsets,
             "replication_state": self._replication_state,
             "replication_status": server.nodes.status,
+            "accept_epoch": calls.accept_epoch,
+            "promote": calls.promote,
+            "forget_replica": calls.forget_replica,
             "overview": self._overview,
             "settings": self._settings,
             "group_members": self._clients.facts_of,
         }
 
-    def make(self, name: str, **arguments: Any) -> object:
+    def make(self, name: str, /, **arguments: Any) -> object:
         """Makes a listed call in this process. Raises what the broker's call raises."""
         made: Callable[..., object] | None = self._own.get(name) or getattr(self._operations, name, None)
         if made is None and name not in _CALLS:

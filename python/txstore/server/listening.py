@@ -1,10 +1,11 @@
-"""Listening: what the engine needs for it, way for a server's Unix socket, warnings about addresses that others reach.
+"""Listening: binds a server's addresses, with its certificate and accounts; warns about addresses that others reach.
 
 In:     the options of a server, its secrets.
-Out:    a path at which a socket can be bound; lines in the log.
+Out:    the engine's part of the server, which listens; lines in the log.
 Always: never removes a file that is not a socket, nor one at which a process listens.
 """
 
+import dataclasses
 import ipaddress
 import logging
 import os
@@ -14,10 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from txstore._native import LocalListener, RemotingServer
+from txstore.broker import EmbeddedBroker
 from txstore.errors import StoreIOError
-from txstore.server.secrets import Secrets
+from txstore.server.config import ServerConfig
+from txstore.server.file_handles import connections_within_limit
+from txstore.server.secrets import Secrets, TlsFiles, read_accounts
 
-__all__ = ["Addresses", "GrpcFacts", "clear", "grpc_facts", "warn"]
+__all__ = ["Addresses", "GrpcFacts", "clear", "fields_of", "grpc_facts", "listen", "secrets_of", "warn"]
 
 _log = logging.getLogger("txstore.remoting")
 
@@ -45,6 +50,47 @@ class GrpcFacts:
 def grpc_facts(listen: str | None, broker_name: str, checks_message_types: bool) -> GrpcFacts | None:
     """Returns what the engine needs for the gRPC protocol; None if it is not served."""
     return None if listen is None else GrpcFacts(listen, broker_name, checks_message_types)
+
+
+def listen(
+    broker: EmbeddedBroker, config: ServerConfig, secrets: Secrets, local: LocalListener | None
+) -> RemotingServer:
+    wanted = [address for address in (config.listen, config.name_server) if address is not None]
+    unix = None if config.unix is None else Path(config.unix)
+    if unix is not None:
+        clear(unix)
+    limits = dataclasses.replace(config, connections_max=connections_within_limit(config.connections_max))
+    # The umask protects the socket's file before its mode is set. It applies to the whole process, but directories
+    # that the store creates meanwhile have this mode anyway.
+    before = os.umask(0o077) if unix is not None else None
+    try:
+        native = RemotingServer.start(
+            broker.store,
+            listen=wanted,
+            limits=limits,
+            unix=unix,
+            local=local,
+            io_threads=config.io_threads,
+            secrets=secrets,
+            grpc=grpc_facts(config.grpc, broker.config.broker_name, config.enable_topic_message_type_check),
+            copies=(config.replicas_required, float(config.replica_timeout), config.replica_ack == "disk"),
+        )
+    finally:
+        if before is not None:
+            os.umask(before)
+    if unix is not None:
+        unix.chmod(0o600)
+    return native
+
+
+def fields_of(config: ServerConfig) -> dict[str, object]:
+    """Returns all fields by name."""
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+
+
+def secrets_of(config: ServerConfig) -> Secrets:
+    tls = TlsFiles.read(config.tls_cert, config.tls_key, config.tls_ca, config.tls, float(config.tls_handshake_timeout))
+    return Secrets(tls, *read_accounts(config.accounts))
 
 
 def warn(config: Addresses, secrets: Secrets) -> None:

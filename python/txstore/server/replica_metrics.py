@@ -44,8 +44,8 @@ def replica_families(families: Any, status: ReplicationStatus, common: Mapping[s
         return gauge(name, text, [("", value)])
 
     rows = _rows(status)
-    text = "1 for what this server is: a source, whose store is its own, or a replica."
-    roles = [(role, float(role == status.role)) for role in ("source", "replica")]
+    text = "1 for what this server is: a source, a replica, or a source that another node has replaced."
+    roles = [(role, float(role == status.role)) for role in ("source", "replica", "fenced")]
     yield gauge("txstore_replication_role", text, roles, "role")
     yield one("txstore_copies_required", "Copies that a write needs, with this server's own.", status.required)
     text = "1 if messages and ends of transactions are accepted: it is a source, and enough replicas are connected."

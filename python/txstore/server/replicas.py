@@ -11,10 +11,11 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 
-from txstore._native import RemotingServer
+from txstore._native import RemotingServer, StoreEpochs
 from txstore.broker import EmbeddedBroker
 from txstore.errors import TxStoreError
 from txstore.remoting.replication import ReplicaStatus, ReplicationStatus
+from txstore.server.epochs import Epochs
 from txstore.server.replication import Replica
 
 __all__ = ["Nodes"]
@@ -59,12 +60,18 @@ class Nodes:
         """Returns the addresses of the nodes by their ids, as `BrokerData.brokerAddrs` has them."""
         own = {} if self.own_address is None else {MASTER: self.own_address}
         replica = self._replica()
+        known = self._epochs()
+        if known.role == "fenced":  # Its clients must not read what a rejoin cuts.
+            return {} if known.source is None else {MASTER: known.source}
         if replica is None:
             connected = [one.address for one in self.replicas() if one.connected and one.address is not None]
             return own | {str(number): address for number, address in enumerate(connected, start=1)}
         mine = {} if self.own_address is None else {"1": self.own_address}
         source = replica.source_address
         return mine if source is None or not replica.connected else {MASTER: source} | mine
+
+    def _epochs(self) -> Epochs:
+        return Epochs.parse(StoreEpochs(self._broker.store).text)
 
     def replicas(self) -> list[ReplicaStatus]:
         """Returns the replicas that have asked for the log since the start, by name."""
@@ -79,16 +86,17 @@ class Nodes:
 
     def status(self) -> ReplicationStatus:
         """Returns this server's part in replication."""
-        replica, failure, replicas = self._replica(), self._failure(), self.replicas()
+        replica, failure, replicas, known = self._replica(), self._failure(), self.replicas(), self._epochs()
         stat = self._broker.stat()
         connected = sum(one.connected for one in replicas)
         return ReplicationStatus(
-            role="source" if replica is None else "replica",
+            role=known.role,
+            epoch=known.number,
             name="" if replica is None else replica.name,
             address=self.own_address,
             end=stat.max_physical_offset,
             visible_end=stat.visible_physical_offset,
-            source=None if replica is None else replica.address,
+            source=known.source if replica is None else replica.address,
             following=replica is not None and replica.connected,
             failure=None if failure is None else str(failure),
             lag_bytes=None if replica is None else replica.missing_bytes,

@@ -3,14 +3,16 @@
 In:     the address of the source: a `txstore serve` that this account may administer.
 Out:    a broker on a copy of the store, whose log follows the source's.
 Always: the copy is a store of its own, which any command reads. It appends nothing itself, shows what the source shows,
-        and refuses to follow a source whose log differs.
-Not here: what a copy is worth (`rust/src/server/copies.rs`).
+        follows no source of a lower epoch than it has accepted, and refuses one whose log differs. What its log has
+        after the beginning of a later epoch is kept aside, with a report, and cut.
+Not here: what a copy is worth (`rust/src/server/copies.rs`), who becomes the source (`promotion`).
 
 One request asks for the log from a physical offset on (TXSTORE_COPY); it also says how far the copy goes. The source
 holds it until there is more. Topics, groups, offsets and settings come once a second by a call of operators, over a
 connection of its own: on the same one, each of them would hold up the copy, and who waits for it.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -21,7 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from txstore._native import RequestCode, ResponseCode, Store
+from txstore._native import RequestCode, ResponseCode, Store, StoreEpochs, begin_replica
 from txstore.broker import EmbeddedBroker
 from txstore.broker.opening import open_as
 from txstore.client.channel import Channel
@@ -36,6 +38,7 @@ from txstore.errors import (
 )
 from txstore.remoting.administration import decode, decode_error, encode
 from txstore.remoting.replication import ReplicationStatus
+from txstore.server.epochs import Epochs, epochs_of
 
 __all__ = ["Replica", "Source", "state_of"]
 
@@ -50,16 +53,21 @@ _OWN_FILES = ("consumerOffset.json", "delayOffset.json")  # The engine writes th
 
 
 def state_of(broker: EmbeddedBroker, address: str | None, known: str) -> dict[str, Any]:
-    """Returns what a replica needs of a store besides its log. `address`: where clients reach the source.
+    """Returns what a replica needs of a store besides its log. `address`: where clients and other nodes reach it.
 
     If that is what the replica knows already by the state's digest, returns the digest alone.
     """
     state = _state_of(broker, address)
     digest = hashlib.sha256(encode(state)).hexdigest()
-    return {"digest": digest} if digest == known else state | {"digest": digest}
+    if digest == known:
+        return {"digest": digest}
+    # These change with each write, so they are no part of the digest.
+    mark = StoreEpochs(broker.store).last_mark()
+    return state | {"digest": digest, "end": broker.store.appended_end, "last": None if mark is None else list(mark)}
 
 
 def _state_of(broker: EmbeddedBroker, address: str | None) -> dict[str, Any]:
+    epochs = StoreEpochs(broker.store).text
     path, stat = Path(broker.path), broker.stat()
     files = {
         file.name: text
@@ -70,6 +78,9 @@ def _state_of(broker: EmbeddedBroker, address: str | None) -> dict[str, Any]:
         "store_id": broker.store.store_id,
         "settings": (path / _SETTINGS).read_text(),
         "first": stat.min_physical_offset,
+        "epochs": epochs,
+        "role": Epochs.parse(epochs).role,
+        "writes": not broker.read_only,
         "address": address,
         "broker_name": broker.config.broker_name,
         "cluster_name": broker.config.cluster_name,
@@ -81,12 +92,12 @@ def _state_of(broker: EmbeddedBroker, address: str | None) -> dict[str, Any]:
 class Source:
     """One connection to the server whose store is copied. Used by one thread."""
 
-    def __init__(self, address: str, config: ConnectConfig) -> None:
-        """Connects. Raises BrokerUnreachableError."""
-        self._address = address
+    def __init__(self, address: str, config: ConnectConfig, *, seconds: float = _CALL_SECONDS) -> None:
+        """Connects within some seconds. Raises BrokerUnreachableError."""
+        self.address = address
         credentials = config.credentials
         try:
-            connected = connect(address, _CALL_SECONDS, config.tls_context)
+            connected = connect(address, seconds, config.tls_context)
         except OSError as error:
             text = f"{address} cannot be reached: {error}\nhint: start it, or check the address"
             raise BrokerUnreachableError(text, address=address) from error
@@ -109,8 +120,8 @@ class Source:
         """Ends a request that another thread makes."""
         self._channel.interrupt()
 
-    def state(self, replica: str, address: str | None, known: str = "") -> dict[str, Any]:
-        """Returns what `state_of` returns there. Tells the source at which address clients reach this replica."""
+    def state(self, replica: str = "", address: str | None = None, known: str = "") -> dict[str, Any]:
+        """Returns what `state_of` returns there. A replica tells the source its name, and where clients reach it."""
         found = self.call("replication_state", replica=replica, address=address, known=known)
         assert isinstance(found, dict)
         return found
@@ -121,9 +132,15 @@ class Source:
         assert isinstance(found, ReplicationStatus)
         return found
 
-    def call(self, name: str, **arguments: object) -> object:
+    def accept_epoch(self, number: int, source: str, store_id: str | None, *, timeout: float = _CALL_SECONDS) -> int:
+        """Lets that node accept an epoch, whose source is at `source`. Returns the end of its log."""
+        end = self.call("accept_epoch", timeout=timeout, epoch=number, source=source, store_id=store_id or "")
+        assert isinstance(end, int)
+        return end
+
+    def call(self, name: str, /, *, timeout: float = _CALL_SECONDS, **arguments: object) -> object:
         """Makes a call of operators there. Raises its errors, BrokerUnreachableError, BrokerTimeoutError."""
-        answer = self._channel.call(RequestCode.TXSTORE_ADMIN, {"call": name}, encode(arguments), timeout=_CALL_SECONDS)
+        answer = self._channel.call(RequestCode.TXSTORE_ADMIN, {"call": name}, encode(arguments), timeout=timeout)
         if answer.code != ResponseCode.SUCCESS:
             raise self._refused(answer.code, answer.remark, answer.ext_fields)
         return decode(answer.body or b"{}")
@@ -141,47 +158,54 @@ class Source:
             return told
         if code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             hint = "pass the address of a txstore serve of this release"
-            return InvalidOptionError(f"{self._address} cannot be copied: {remark}\nhint: {hint}", option="replica_of")
+            return InvalidOptionError(f"{self.address} cannot be copied: {remark}\nhint: {hint}", option="replica_of")
         if code in (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.NO_PERMISSION):
             hint = (
                 "pass an account that is an administrator there"
                 if code == ResponseCode.NO_PERMISSION
                 else "start with an empty directory, or promote the replica that has more"
             )
-            return InvalidOptionError(f"{self._address} refuses: {remark}\nhint: {hint}", option="replica_of")
-        return BrokerUnreachableError(f"{self._address} answers {code}: {remark}", address=self._address)
+            return InvalidOptionError(f"{self.address} refuses: {remark}\nhint: {hint}", option="replica_of")
+        return BrokerUnreachableError(f"{self.address} answers {code}: {remark}", address=self.address)
 
 
 class Replica:
-    """Follows a source, in a thread. `broker` is open on the copy."""
+    """Follows a source, in a thread, from `start` on. `broker` is open on the copy."""
 
     def __init__(
         self, path: str | os.PathLike[str], address: str, *, name: str, source: ConnectConfig, settings: BrokerConfig
     ) -> None:
         """Opens the copy. If there is none yet, it is begun with what the source says now.
 
-        `name` tells the source which of its replicas this is. Raises BrokerUnreachableError if there is no copy yet
-        and the source cannot be reached, otherwise what `txstore.open` raises.
+        `name` tells the source which of its replicas this is. Raises BrokerUnreachableError if the source cannot be
+        reached and there is no copy yet, or a store that was a source itself; otherwise what `txstore.open` raises.
         """
-        self.address: str = address
-        """The source's address, as this replica was given it."""
         self.name: str = name
         """How the source tells its replicas apart."""
-        self._config = source
+        self.config: ConnectConfig = source
+        """How nodes are connected to."""
+        self.own_address: str | None = None
+        """Where clients and other nodes reach this replica. The source names it in routes."""
         self.failure: TxStoreError | None = None
         """Why it has stopped following; None while it follows or tries to."""
         self.missing_bytes: int | None = None
         """How many bytes the copy lacked at the last answer; None before the first one."""
         self.source_address: str | None = None
         """Where clients reach the source; None before it has told."""
-        self.own_address: str | None = None
-        """Where clients reach this replica. The source names it in routes."""
         self._complete_at = time.monotonic()
+        self.must_reopen = False
+        """Whether the store must be opened again, because a part of its log is to be cut."""
+        self._configured = address
+        self._referred: str | None = None  # By a node that is a replica itself.
         if not (Path(path) / _SETTINGS).exists():
             with Source(address, source) as begun:
-                _begin(Path(path), begun.state(name, None))
+                _begin(Path(path), begun.state(name, None), address)
+        else:
+            _must_know_a_higher_epoch(path, address, source)
         self.broker: EmbeddedBroker = open_as(path, settings, replica=True)
         self._store: Store = self.broker.store
+        self._epochs = StoreEpochs(self._store)
+        self._epoch = 0
         self._rest = b""
         self._known = ""  # The digest of the source's state that this copy has.
         self._told: str | None = None
@@ -190,7 +214,17 @@ class Replica:
         self._stopped = threading.Event()
         self._source: Source | None = None
         self._thread = threading.Thread(target=self._run, name="txstore-replica", daemon=True)
+
+    def start(self, own_address: str | None) -> None:
+        """Starts to follow. `own_address`: where others reach this one. The source remembers it."""
+        self.own_address = own_address
         self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """The address of the source: the one that has the accepted epoch, or the configured one."""
+        known = Epochs.parse(self._epochs.text)
+        return known.source if known.source and known.is_replica else self._configured
 
     @property
     def connected(self) -> bool:
@@ -204,47 +238,67 @@ class Replica:
             return 0.0
         return time.monotonic() - self._complete_at
 
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped.is_set()
+
     def stop(self) -> None:
         """Stops following. Idempotent."""
         self._stopped.set()
         source = self._source
         if source is not None:
             source.interrupt()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            try:
-                with Source(self.address, self._config) as source:
-                    self._follow(source)
-            except (BrokerUnreachableError, BrokerTimeoutError) as error:
-                self._tell(str(error))
-            except TxStoreError as error:
-                self.failure = error
-                _log.error("no longer following %s: %s", self.address, error, extra={"source": self.address})
-                return
-            except Exception as error:
-                _log.exception("the copy failed", extra={"source": self.address})
-                self.failure = TxStoreError(f"the copy failed: {type(error).__name__}: {error}")
-                return
-            finally:
-                self._source = None
+            # The configured node comes first, but another one may have been promoted since.
+            for address in dict.fromkeys((self._configured, self._referred or self.address, self.address)):
+                if not self._stopped.is_set() and not self._follow_at(address):
+                    return
             self._stopped.wait(_AGAIN_SECONDS)
 
-    def _follow(self, source: Source) -> None:
+    def _follow_at(self, address: str) -> bool:
+        """Follows the node at an address while it answers. Returns False if there is nothing more to follow."""
+        try:
+            with Source(address, self.config) as source:
+                self._follow(source, address)
+        except (BrokerUnreachableError, BrokerTimeoutError) as error:
+            self._tell(address, str(error))
+        except TxStoreError as error:
+            if isinstance(error, InvalidOptionError) and error.option == "epoch":
+                self._tell(address, str(error))
+                return True
+            self.failure = error
+            _log.error("no longer following %s: %s", address, error, extra={"source": address})
+            return False
+        except Exception as error:
+            _log.exception("the copy failed", extra={"source": address})
+            self.failure = TxStoreError(f"the copy failed: {type(error).__name__}: {error}")
+            return False
+        finally:
+            self._source = None
+        return not self.must_reopen
+
+    def _follow(self, source: Source, address: str) -> None:
         self._rest = b""
         state = source.state(self.name, self.own_address)
-        self._compare(source, state)
-        self._adopt(state)
+        if not self._compare(source, state, address):
+            return
+        self._adopt(state, address)
         self._source = source
-        self._tell(None)
+        self._tell(address, None)
         failed: list[BaseException] = []
-        with Source(self.address, self._config) as second:
+        with Source(address, self.config) as second:
             ended = threading.Event()
             adopting = threading.Thread(target=self._adopt_changes, args=(second, ended, failed), daemon=True)
             adopting.start()
             try:
                 while not self._stopped.is_set() and not failed:
+                    if self._epochs.accepted > self._epoch:
+                        self._replace(source)
                     self._take(source)
             finally:
                 ended.set()
@@ -257,20 +311,65 @@ class Replica:
         """Takes over changes of the source's state, until the copying ends. An error ends the copying."""
         try:
             while not ended.wait(_STATE_SECONDS):
-                self._adopt(source.state(self.name, self.own_address, self._known))
+                self._adopt(source.state(self.name, self.own_address, self._known), source.address)
         except Exception as error:
             if not ended.is_set():
                 failed.append(error)
 
-    def _compare(self, source: Source, state: Mapping[str, Any]) -> None:
-        """Refuses a source that is another store, or whose log differs."""
+    def _replace(self, source: Source) -> None:
+        """Tells a source that another node has a higher epoch."""
+        known = Epochs.parse(self._epochs.text)
+        with contextlib.suppress(TxStoreError):
+            source.accept_epoch(known.accepted, known.source or "", self._store.store_id)
+        raise BrokerUnreachableError(
+            f"another node is the source in epoch {known.accepted}", address=known.source or ""
+        )
+
+    def _compare(self, source: Source, state: dict[str, Any], address: str) -> bool:
+        """Compares the logs. Refuses a source that is another store, of a lower epoch, or whose log differs.
+
+        Returns False if the store must be opened again, because its log goes beyond the beginning of a later epoch.
+        """
         if state["store_id"] != self._store.store_id:
             raise InvalidOptionError(
-                f"{self.address} serves store {state['store_id']}, and this is a copy of {self._store.store_id}\n"
+                f"{address} serves store {state['store_id']}, and this is a copy of {self._store.store_id}\n"
                 "hint: follow the store that was copied, or start with an empty directory",
                 option="replica_of",
             )
-        self._must_have_names_of(state)
+        self._must_have_names_of(state, address)
+        theirs = Epochs.parse(state["epochs"])
+        if theirs.is_replica:
+            self._referred = theirs.source
+            raise BrokerUnreachableError(f"it is a replica of {theirs.source}", address=address)
+        if theirs.number < self._epochs.accepted:
+            self._replace(source)
+        common = self._epochs.common_end(state["epochs"], state["end"])
+        if self._store.appended_end > common and theirs.number > self._epochs.number:
+            self._keep(state, address, common)
+            return False
+        self._compare_last(source, state, address)
+        self._epochs.follow(state["epochs"], address)
+        self._epoch = theirs.number
+        return True
+
+    def _keep(self, state: dict[str, Any], address: str, common: int) -> None:
+        """Keeps aside what this log has after `common`. The next opening cuts it."""
+        mark = next((last for start, last in _beginnings(state) if start == common and last is not None), None)
+        if common < self.broker.stat().min_physical_offset or (mark is not None and not self._epochs.has_record(mark)):
+            raise InvalidOptionError(
+                f"the log differs from that of {address} before {common}, where the later epoch begins\n"
+                "hint: start with an empty directory to follow it; keep this one until you have looked at it",
+                option="replica_of",
+            )
+        directory = f"txstore/diverged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+        records, size = self._epochs.keep_diverged(common, state["epochs"], address, directory)
+        self.must_reopen = True
+        _log.warning(
+            "%d records (%d bytes) that %s does not have are cut from the log; %s has them and a report",
+            records, size, address, directory, extra={"records": records, "kept": directory, "cut_at": common},
+        )  # fmt: skip
+
+    def _compare_last(self, source: Source, state: dict[str, Any], address: str) -> None:
         last = self._store.last_record()
         if last is None:
             return
@@ -286,25 +385,26 @@ class Replica:
             there += more
         if there != record:
             raise InvalidOptionError(
-                f"the last record of this copy, at {offset}, is another one at {self.address}\n"
+                f"the last record of this copy, at {offset}, is another one at {address}\n"
                 "hint: one of the two has records that the other lacks; start with an empty directory to follow it",
                 option="replica_of",
             )
 
-    def _must_have_names_of(self, state: Mapping[str, Any]) -> None:
+    def _must_have_names_of(self, state: Mapping[str, Any], address: str) -> None:
         """Refuses a source under another name: clients would take the two for different brokers."""
         config = self.broker.config
         for option, own in (("broker_name", config.broker_name), ("cluster_name", config.cluster_name)):
             if state[option] != own:
                 raise InvalidOptionError(
-                    f"{self.address} has {option} {state[option]!r}, and this replica has {own!r}\n"
+                    f"{address} has {option} {state[option]!r}, and this replica has {own!r}\n"
                     f"hint: start it with --set {option}={state[option]}",
                     option=option,
                 )
 
     def _asked(self, offset: int, **more: str) -> dict[str, str]:
         known = str(self.broker.stat().visible_physical_offset)
-        return {"replica": self.name, "offset": str(offset), "visible": known, **more}
+        own = {"replica": self.name, "address": self.own_address or ""}
+        return {**own, "offset": str(offset), "visible": known, **more}
 
     def _take(self, source: Source) -> None:
         end = self._store.appended_end
@@ -315,12 +415,15 @@ class Replica:
                 acknowledged=str(acknowledged),
                 heldMillis=str(_HELD_MS),
                 bytes=str(_PIECE_BYTES),
+                epoch=str(self._epoch),
             )
         )
+        if int(fields["epoch"]) != self._epoch:
+            raise BrokerUnreachableError("the source has begun another epoch", address=source.address)
         self._durable = fields["durable"] == "true"
         if piece:
             self._rest += piece
-            now = self._store.append_copied(end, self._rest)
+            now = self._store.append_copied(end, self._rest, self._epoch)
             # The rest of a log file after its last record has been skipped.
             self._rest = self._rest[now - end :]
             if self._durable:
@@ -332,15 +435,18 @@ class Replica:
         if self.missing_bytes == 0:
             self._complete_at = time.monotonic()
 
-    def _adopt(self, state: dict[str, Any]) -> None:
-        """Takes over topics, groups, offsets and settings, unless this copy has them already."""
+    def _adopt(self, state: dict[str, Any], address: str) -> None:
+        """Takes over topics, groups, offsets, settings and the addresses of the other replicas, unless this copy has
+        them already."""
         store = self._store
         if state["digest"] == self._known:
             return
         self.source_address = state["address"]
+        if Epochs.parse(state["epochs"]).number == self._epoch == self._epochs.accepted:
+            self._epochs.follow(state["epochs"], address)
         if not store.adopt_settings(state["settings"]):
             raise InvalidOptionError(
-                f"the log at {self.address} was continued by another broker\nhint: start with an empty directory",
+                f"the log at {address} was continued by another broker\nhint: start with an empty directory",
                 option="replica_of",
             )
         for name, text in state["config"].items():
@@ -360,16 +466,45 @@ class Replica:
                 return False
         return True
 
-    def _tell(self, why: str | None) -> None:
+    def _tell(self, address: str, why: str | None) -> None:
         if why != self._told:
             self._told = why
             if why is None:
-                _log.info("following %s", self.address, extra={"source": self.address})
+                _log.info("following %s", address, extra={"source": address})
             else:
-                _log.warning("not following %s: %s", self.address, why, extra={"source": self.address})
+                _log.warning("not following %s: %s", address, why, extra={"source": address})
 
 
-def _begin(path: Path, state: dict[str, Any]) -> None:
+def _beginnings(state: dict[str, Any]) -> list[tuple[int, tuple[int, int, int] | None]]:
+    """Returns where each epoch of a node begins, with the record before it; also the end of its log."""
+    found: list[tuple[int, tuple[int, int, int] | None]] = []
+    for epoch in json.loads(state["epochs"])["epochs"]:
+        last = epoch["last"]
+        found.append((epoch["start"], None if last is None else (last["offset"], last["size"], last["crc"])))
+    end = state["last"]
+    return [*found, (state["end"], None if end is None else (end[0], end[1], end[2]))]
+
+
+def _must_know_a_higher_epoch(path: str | os.PathLike[str], address: str, source: ConnectConfig) -> None:
+    """Refuses to make a source follow a node that has not replaced it.
+
+    A store of which no epoch is known is a copy of an earlier release, or a source that nobody has copied: their logs
+    are compared.
+    """
+    own = epochs_of(path)
+    if own is None or own.role != "source":
+        return
+    with Source(address, source) as there:
+        theirs = Epochs.parse(there.state()["epochs"])
+    if theirs.number <= own.number:
+        raise InvalidOptionError(
+            f"this store is the source in epoch {own.number}, and {address} is in epoch {theirs.number}\n"
+            f"hint: start it without --replica-of; or promote that one first: `txstore replica promote {address}`",
+            option="replica_of",
+        )
+
+
+def _begin(path: Path, state: dict[str, Any], address: str) -> None:
     """Begins a copy: the settings last, so that a directory with settings is one."""
     if any(file.is_file() for file in path.rglob("*")):
         raise InvalidOptionError(
@@ -383,6 +518,7 @@ def _begin(path: Path, state: dict[str, Any]) -> None:
             file.truncate(size)
     for name, text in state["config"].items():
         (path / "config" / name).write_text(text)
+    begin_replica(path, state["epochs"], address)
     new = path / f"{_SETTINGS}.tmp"
     with new.open("w") as settings:
         settings.write(state["settings"])

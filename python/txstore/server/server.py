@@ -8,10 +8,8 @@ By hand: checking the options, because the core wheel needs no other package.
 """
 
 import dataclasses
-import ipaddress
 import logging
 import os
-import socket
 import threading
 import time
 from collections import Counter
@@ -19,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, assert_never
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, assert_never
 
 from txstore._native import (
     RETRY_PREFIX,
@@ -34,25 +32,25 @@ from txstore._native import (
     RequestCode,
     RequestDenied,
     ResponseCode,
+    StoreEpochs,
     UnknownGroup,
     UnknownTopic,
 )
 from txstore.broker import EmbeddedBroker
 from txstore.broker.local_socket import keep_in_child
-from txstore.broker.opening import open_as
-from txstore.client.options import ConnectConfig
-from txstore.config import BrokerConfig
-from txstore.errors import InvalidOptionError, ReadOnlyError, StoreClosedError, TxStoreError
+from txstore.errors import BrokerBusyError, ReadOnlyError, StoreClosedError, TxStoreError
 from txstore.server.admin_relay import AdminRelay
 from txstore.server.administration import Administration
 from txstore.server.clients import Clients, GroupLimits
-from txstore.server.config import BROKER_ADDRESS, ServeOptions, ServerConfig, ServerOptions
+from txstore.server.config import BROKER_ADDRESS, ServerConfig
 from txstore.server.console import start_console
-from txstore.server.file_handles import connections_within_limit
+from txstore.server.epochs import Epochs
+from txstore.server.herald import Herald
 from txstore.server.http import HttpServer
-from txstore.server.listening import clear, grpc_facts, warn
+from txstore.server.listening import fields_of, listen, secrets_of, warn
 from txstore.server.metrics import exporter
 from txstore.server.name_server import Routes
+from txstore.server.node_calls import NodeCalls
 from txstore.server.offsets import Locks, Offsets
 from txstore.server.queries import Queries
 from txstore.server.replicas import Nodes
@@ -63,14 +61,14 @@ from txstore.server.request import (
     Request,
 )
 from txstore.server.retry import Retries
-from txstore.server.secrets import Secrets, TlsFiles, accounts_version, read_accounts
+from txstore.server.secrets import Secrets, accounts_version, read_accounts
 from txstore.server.topics import Topics
 from txstore.server.validation import check_options
 
 if TYPE_CHECKING:
     from txstore.console.listener import Console
 
-__all__ = ["ServeOptions", "Server", "ServerConfig", "ServerOptions", "serve"]
+__all__ = ["Server"]
 
 _log = logging.getLogger("txstore.remoting")
 
@@ -80,6 +78,7 @@ _SLOW_THREADS = 2
 _SLOW_MAX = 1_000
 _SLOW_SHARE = 64  # The most slow requests of one connection.
 _DRAIN_SECONDS = 10.0
+_FENCED_SECONDS = 5.0  # How long a source that was replaced passes the rest of its log on.
 
 Event = (
     RemotingRequest
@@ -97,6 +96,12 @@ Handler = Callable[[Request], Reply | None]
 """Handles a request. Returns None if the answer is sent later."""
 
 
+class Opening(Protocol):
+    """Opens the server's store again, in the role that its epochs give it then."""
+
+    def open(self, *, ask: bool = True) -> tuple[EmbeddedBroker, Replica | None]: ...
+
+
 class Server:
     """Serves an open broker. Close it, or use it in `with`."""
 
@@ -108,10 +113,11 @@ class Server:
         close_broker: bool = False,
         local: LocalListener | None = None,
         replica: Replica | None = None,
+        opening: Opening | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Starts to listen. `close_broker`: whether `close` closes the broker, too. `local`: the broker's own socket,
-        if the caller has taken it over.
+        if the caller has taken it over. `opening` opens the store again in another role, after a promotion.
 
         Raises StoreIOError for an address that is in use or not available, InvalidOptionError, ReadOnlyError.
         """
@@ -122,25 +128,49 @@ class Server:
         self._close_broker = close_broker
         self.replica: Replica | None = replica
         """What copies another server's store into this one; None if the store is its own."""
+        self._opening = opening
         self._monotonic = monotonic
         self._closed = False
         self._metrics: HttpServer | None = None
         self._console: Console | None = None
         self._lock = threading.Lock()
-        check_options(_fields(self._config), listening=local is None)
-        secrets = _secrets(self._config)
+        self._reopening: threading.Thread | None = None
+        self._reopen_failed: TxStoreError | None = None
+        self._ends_before: dict[str, int] = {}
+        check_options(fields_of(self._config), listening=local is None)
+        keep_in_child(self)
+        self._turns = 0
+        self._start(local)
+        try:
+            if self._config.metrics is not None:
+                self._metrics = HttpServer(self._config.metrics, failure=self.failure, metrics_text=exporter(self))
+            if self._config.console is not None:
+                self._console = start_console(self._config.console, self._config, self._call, lambda: self._accounts)
+        except BaseException:
+            self._close_broker = False  # The caller closes the broker if the server does not start.
+            self.close()
+            raise
+
+    def _start(self, local: LocalListener | None) -> None:
+        """Begins to serve the open broker."""
+        broker, monotonic = self._broker, self._monotonic
+        secrets = secrets_of(self._config)
         self._secrets_at, self._accounts = secrets.version, secrets.accounts
         # Before this server listens: one that was started on demand closes its connections, which come here next.
         self._taken = broker.local_socket if local is None else None
         if self._taken is not None:
             local = self._taken.take_over()
-        self._native = _listen(broker, self._config, secrets, local)
+        self._native = listen(broker, self._config, secrets, local)
         warn(self._config, secrets)
         addresses = list(self._native.addresses)
         self.address: str | None = addresses[0] if self._config.listen is not None else None
         self.name_server: str | None = addresses[-1] if self._config.name_server is not None else None
         self.grpc: str | None = self._native.grpc_address
         """HOST:PORT of the gRPC protocol; None if it is not served."""
+        # After a promotion it listens at the same ports.
+        self._config = dataclasses.replace(
+            self._config, listen=self.address, name_server=self.name_server, grpc=self.grpc
+        )
         reached = self._config.advertise or self.address
         self._nodes = Nodes(
             broker,
@@ -152,11 +182,10 @@ class Server:
             timeout=float(self._config.replica_timeout),
             ack=self._config.replica_ack,
         )
-        if replica is not None:
-            replica.own_address = reached
         # Without TCP, its clients use the Unix socket whatever a route says.
         nodes = self._nodes.addresses if reached is not None else None
         self._routes = Routes(broker, reached or BROKER_ADDRESS, nodes)
+        self._herald = self._begin_epoch(reached)
         limits = GroupLimits(self._config.groups_max, self._config.auto_create_subscription_group)
         self._clients = Clients(broker, self, monotonic, limits)
         self._admin_relay = AdminRelay(broker, self._clients, self, monotonic)
@@ -167,20 +196,9 @@ class Server:
         self._slow = ThreadPoolExecutor(_SLOW_THREADS, "txstore-server-slow")
         self._slow_waiting = Counter[int]()
         self._stopped = threading.Event()
-        keep_in_child(self)
-        self._turns = 0
         broker.watch_topics(self.forget_topics)
         self._thread = threading.Thread(target=self._run, name="txstore-server", daemon=True)
         self._thread.start()
-        try:
-            if self._config.metrics is not None:
-                self._metrics = HttpServer(self._config.metrics, failure=self.failure, metrics_text=exporter(self))
-            if self._config.console is not None:
-                self._console = start_console(self._config.console, self._config, self._operate, lambda: self._accounts)
-        except BaseException:
-            self._close_broker = False  # The caller closes the broker if the server does not start.
-            self.close()
-            raise
         fields = {
             "listen": self.address,
             "name_server": self.name_server,
@@ -188,7 +206,21 @@ class Server:
             "unix": self.unix,
             "path": broker.path,
         }
-        _log.info("serving %s", broker.path, extra=fields)
+        _log.info("serving %s as the %s", broker.path, self.role, extra=fields)
+
+    def _begin_epoch(self, address: str | None) -> Herald | None:
+        """Notes how many copies writes need, and tells the other nodes which epoch this source is in."""
+        self._writes = not self._broker.read_only
+        self._fenced_from: float | None = None
+        if self.replica is not None:
+            self.replica.start(address)
+        if not self._writes:
+            return None
+        epochs = StoreEpochs(self._broker.store)
+        epochs.note_copies_required(self._config.replicas_required)
+        known = Epochs.parse(epochs.text)
+        others = {*known.nodes.values(), known.instead_of or ""}
+        return None if known.number == 1 else Herald(known.number, address or "", others, self._broker.store.store_id)
 
     def __repr__(self) -> str:
         return f"Server({self._broker.path!r}, {self.address or self.unix}{', closed' if self._closed else ''})"
@@ -234,6 +266,16 @@ class Server:
         return None if self._console is None else self._console.address
 
     @property
+    def role(self) -> str:
+        """'source', 'replica', or 'fenced': a source that another node has replaced."""
+        return Epochs.parse(StoreEpochs(self._broker.store).text).role
+
+    @property
+    def epoch(self) -> int:
+        """The last epoch of the log: 1 before the first promotion."""
+        return StoreEpochs(self._broker.store).number
+
+    @property
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self._closed
@@ -249,10 +291,16 @@ class Server:
         DiskFullError and TooManyFilesError are temporary. After StorePoisonedError, open the store again; after
         StoreClosedError, serve it again.
         """
+        if self._reopening is not None and not self._closed:
+            return BrokerBusyError("the store is being opened in another role", code=ResponseCode.SERVICE_NOT_AVAILABLE)
+        if self._reopen_failed is not None:
+            return self._reopen_failed
         if self._closed or self._broker.closed or not self._thread.is_alive():
             return StoreClosedError("the server has stopped after an error\nhint: see its log")
         if self.replica is not None:
             return self.replica.failure
+        if not self._writes or self._broker.read_only:
+            return ReadOnlyError("another node is the source now\nhint: let this one rejoin with --replica-of")
         try:
             self._broker.store.check_room()
         except TxStoreError as error:
@@ -268,7 +316,7 @@ class Server:
 
     def counters(self) -> dict[str, int]:
         """Returns counters since the server started (transactions: since the store was opened) and current numbers."""
-        ends, _ = self._broker.store.transaction_counts()
+        ends = self._ends_before if self._reopening is not None else self._broker.store.transaction_counts()[0]
         return self._native.counters() | ends | self._clients.counts()
 
     def close(self) -> None:
@@ -277,12 +325,24 @@ class Server:
             if self._closed:
                 return
             self._closed = True
+        if self._reopening is not None:
+            self._reopening.join()
         if self._metrics is not None:
             self._metrics.close()
         if self._console is not None:
             self._console.close()
-        if self.replica is not None:
-            self.replica.stop()
+        self._end()
+        _log.info("no longer serving %s", self._broker.path, extra={"path": self._broker.path})
+        if self._close_broker:
+            self._broker.close()
+        elif self._taken is not None:
+            self._taken.serve_again()
+
+    def _end(self) -> None:
+        """Ends serving. The broker stays open."""
+        for one in (self._herald, self.replica):
+            if one is not None:
+                one.stop()
         self._native.stop_listening()
         until = self._monotonic() + _DRAIN_SECONDS
         while self._native.counters()["connections"] and self._monotonic() < until:
@@ -294,11 +354,42 @@ class Server:
         self._clients.close()
         if self.unix is not None:
             Path(self.unix).unlink(missing_ok=True)
-        _log.info("no longer serving %s", self._broker.path, extra={"path": self._broker.path})
-        if self._close_broker:
+
+    def reopen(self) -> None:
+        """Opens the store again, in the role that its epochs give it now, in a thread. Clients connect again."""
+        with self._lock:
+            if self._opening is not None and not self._closed and self._reopening is None:
+                self._ends_before, _ = self._broker.store.transaction_counts()
+                self._reopening = threading.Thread(target=self._reopen, name="txstore-reopening", daemon=True)
+                self._reopening.start()
+
+    def _reopen(self) -> None:
+        assert self._opening is not None
+        try:
+            self._end()
             self._broker.close()
-        elif self._taken is not None:
-            self._taken.serve_again()
+            self._broker, self.replica = self._opening.open(ask=False)
+            self._start(None)
+        except TxStoreError as error:
+            self._reopen_failed = error
+            _log.error("the store could not be opened in its new role: %s", error)
+        except Exception as error:
+            self._reopen_failed = TxStoreError(f"opening in another role failed: {type(error).__name__}: {error}")
+            _log.exception("the store could not be opened in its new role")
+        finally:
+            self._reopening = None
+
+    def _must_reopen(self) -> bool:
+        """Returns whether the store's role has changed. A replaced source passes the rest of its log on first."""
+        if self.replica is not None:
+            return self.replica.must_reopen
+        if not self._writes or not self._broker.read_only:
+            return False
+        if self._fenced_from is None:
+            self._fenced_from = self._monotonic()
+        end = self._broker.store.appended_end
+        is_copied = any(row[1] >= end for row in self._native.replicas())
+        return is_copied or self._monotonic() > self._fenced_from + _FENCED_SECONDS
 
     def __enter__(self) -> Self:
         return self
@@ -313,7 +404,7 @@ class Server:
 
         Raises InvalidOptionError if a file is invalid; then nothing changes.
         """
-        secrets = _secrets(self._config)
+        secrets = secrets_of(self._config)
         self._native.set_secrets(secrets)
         self._secrets_at, self._accounts = secrets.version, secrets.accounts
         if self._console is not None:
@@ -385,12 +476,17 @@ class Server:
 
     # Internal
 
+    def _call(self, name: str, /, **arguments: Any) -> object:
+        """Makes an administrative call. After a promotion, it is made on the store as it was opened then."""
+        return self._operate(name, **arguments)
+
     def _table(self) -> tuple[dict[int, Handler], dict[int, Handler]]:
         """Returns the handlers by request code: the fast ones, and those that may take long."""
         routes, clients, locks, admin_relay = self._routes, self._clients, self._locks, self._admin_relay
         offsets, retries, queries = Offsets(self._broker, clients), Retries(self._broker), Queries(self._broker)
         topics = self._topics
-        administration = Administration(self, self._config, clients, topics, offsets)
+        calls = NodeCalls(self._broker, self.replica, self._nodes.own_address, self.reopen)
+        administration = Administration(self, self._config, clients, topics, offsets, calls)
         self._operate: Callable[..., object] = administration.make
         at_once: dict[int, Handler] = {
             RequestCode.QUERY_CONSUMER_OFFSET: offsets.query,
@@ -454,6 +550,8 @@ class Server:
             if event is not None:
                 self._dispatch(event)
             self._admin_relay.expire()
+            if self._must_reopen():
+                self.reopen()
             if self._monotonic() >= tick:
                 tick = self._monotonic() + _TICK_SECONDS
                 self._clients.expire()
@@ -524,110 +622,3 @@ class Server:
             reply = Reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
         if reply is not None:
             self._native.answer(event, reply.code, reply.remark, reply.fields, reply.body)
-
-
-def serve(
-    store: str | os.PathLike[str] | EmbeddedBroker,
-    *,
-    config: ServerConfig | None = None,
-    broker_config: BrokerConfig | None = None,
-    **options: Unpack[ServeOptions],
-) -> Server:
-    """Serves a store, or an open broker, to clients of any language.
-
-    `options` are fields of `ServerConfig` or `BrokerConfig`. A store that is opened here is closed with the server.
-    Raises what `txstore.open` raises, StoreIOError for an address that is in use or not available, InvalidOptionError.
-    """
-    names = {field.name for field in dataclasses.fields(ServerConfig)}
-    given: dict[str, Any] = dict(options)
-    mine = {name: given.pop(name) for name in list(given) if name in names}
-    settings = dataclasses.replace(config if config is not None else ServerConfig(), **mine)
-    check_options(_fields(settings))
-    if isinstance(store, EmbeddedBroker):
-        if settings.replicas_required > 1 or settings.replica_of is not None:
-            name = "replica_of" if settings.replica_of is not None else "replicas_required"
-            text = (
-                f"an open broker cannot be served with {name}\nhint: pass the path of its store, and close the broker"
-            )
-            raise InvalidOptionError(text, option=name)
-        if given or broker_config is not None:
-            raise InvalidOptionError(
-                f"an open broker cannot be given other settings, got {', '.join(given) or 'broker_config'}",
-                option="broker_config",
-            )
-        return Server(store, settings)
-    host, port = _host_and_port(settings.advertise or settings.listen or BROKER_ADDRESS)
-    # Offset message ids contain the address at which clients can query the message.
-    opening: dict[str, Any] = {"broker_host": host, "broker_port": port} | given
-    chosen = BrokerConfig.from_options(opening, broker_config)
-    _secrets(settings)  # Before anything is created.
-    if settings.replica_of is not None:
-        return _serve_replica(store, settings.replica_of, settings, chosen)
-    broker = open_as(store, chosen, held=settings.replicas_required > 1)
-    try:
-        broker.listen_if_possible()
-        return Server(broker, settings, close_broker=True)
-    except BaseException:
-        broker.close()
-        raise
-
-
-def _serve_replica(path: str | os.PathLike[str], source: str, settings: ServerConfig, chosen: BrokerConfig) -> Server:
-    name = settings.replica_name or settings.advertise or f"{socket.gethostname()}:{Path(path).absolute()}"
-    replica = Replica(path, source, name=name, source=ConnectConfig.from_environment(), settings=chosen)
-    try:
-        replica.broker.listen_if_possible()
-        return Server(replica.broker, settings, close_broker=True, replica=replica)
-    except BaseException:
-        replica.stop()
-        replica.broker.close()
-        raise
-
-
-def _host_and_port(address: str) -> tuple[str, int]:
-    """Returns IP address and port. A host name becomes 127.0.0.1, since records store addresses only."""
-    host, _, port = address.rpartition(":")
-    try:
-        return str(ipaddress.ip_address(host.strip("[]"))), int(port)
-    except ValueError:
-        return "127.0.0.1", int(port) if port.isascii() and port.isdigit() else 0
-
-
-def _listen(
-    broker: EmbeddedBroker, config: ServerConfig, secrets: Secrets, local: LocalListener | None
-) -> RemotingServer:
-    wanted = [address for address in (config.listen, config.name_server) if address is not None]
-    unix = None if config.unix is None else Path(config.unix)
-    if unix is not None:
-        clear(unix)
-    limits = dataclasses.replace(config, connections_max=connections_within_limit(config.connections_max))
-    # The umask protects the socket's file before its mode is set. It applies to the whole process, but directories
-    # that the store creates meanwhile have this mode anyway.
-    before = os.umask(0o077) if unix is not None else None
-    try:
-        native = RemotingServer.start(
-            broker.store,
-            listen=wanted,
-            limits=limits,
-            unix=unix,
-            local=local,
-            io_threads=config.io_threads,
-            secrets=secrets,
-            grpc=grpc_facts(config.grpc, broker.config.broker_name, config.enable_topic_message_type_check),
-            copies=(config.replicas_required, float(config.replica_timeout), config.replica_ack == "disk"),
-        )
-    finally:
-        if before is not None:
-            os.umask(before)
-    if unix is not None:
-        unix.chmod(0o600)
-    return native
-
-
-def _fields(config: ServerConfig) -> dict[str, object]:
-    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-
-
-def _secrets(config: ServerConfig) -> Secrets:
-    tls = TlsFiles.read(config.tls_cert, config.tls_key, config.tls_ca, config.tls, float(config.tls_handshake_timeout))
-    return Secrets(tls, *read_accounts(config.accounts))

@@ -188,6 +188,16 @@ pub enum Error {
         /// The operation that was called.
         what: &'static str,
     },
+    /// Another node has replaced this one as the source.
+    #[error(
+        "the store was replaced as the source{}: {what} needs the new one\nhint: connect there, or let this one rejoin: `txstore serve PATH --replica-of ADDRESS`", by.as_deref().map(|by| format!(" by {by}")).unwrap_or_default()
+    )]
+    Fenced {
+        /// The operation that was called.
+        what: &'static str,
+        /// The new source's address, if it is known.
+        by: Option<String>,
+    },
     /// Another process has the store open for writing.
     #[error("{} is open for writing {}", path.display(), locked_by(*pid, *is_gone))]
     StoreLocked {
@@ -290,7 +300,8 @@ impl Error {
             | Self::LateEnd { .. }
             | Self::StoreForked { .. }
             | Self::ReadOnly { .. }
-            | Self::Replica { .. } => ErrorKind::IllegalState,
+            | Self::Replica { .. }
+            | Self::Fenced { .. } => ErrorKind::IllegalState,
             Self::StoreLocked { .. }
             | Self::DiskFull { .. }
             | Self::TooManyPending { .. }

@@ -78,6 +78,8 @@ pub(crate) enum Mutant {
     DeliveryForgotten,
     /// A log file is removed although it holds a delayed message that is not due.
     DelayedFileRemoved,
+    /// A source that hears of a higher epoch continues to write, and a replica to copy.
+    EpochIgnored,
     /// A local transaction begins, and its database may commit, before its half message is durable.
     DatabaseBeforeHalf,
     /// Store timestamps go back with the wall clock.

@@ -55,7 +55,7 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         Error::WrongGroup { .. } => "WrongGroupError",
         Error::LateEnd { .. } => "LateEndError",
         Error::StoreForked { .. } => "StoreForkedError",
-        Error::ReadOnly { .. } | Error::Replica { .. } => "ReadOnlyError",
+        Error::ReadOnly { .. } | Error::Replica { .. } | Error::Fenced { .. } => "ReadOnlyError",
         Error::StoreLocked { pid, .. } => {
             facts.set_item("pid", pid)?;
             "StoreLockedError"

@@ -13,6 +13,7 @@ mod arrow;
 mod backup;
 mod call;
 mod codes;
+mod epochs;
 mod error;
 #[cfg(feature = "server")]
 mod event;
@@ -52,6 +53,8 @@ mod _native {
     use super::backup::{BackupSource, LogFileContent, verify_log_file};
     #[pymodule_export]
     use super::codes::{RequestRule, request_rules};
+    #[pymodule_export]
+    use super::epochs::{StoreEpochs, begin_replica, read_epochs};
     #[cfg(feature = "server")]
     #[pymodule_export]
     use super::event::{

@@ -128,8 +128,8 @@ impl Store {
         self.store.is_replica()
     }
 
-    fn append_copied(&self, py: Python<'_>, offset: u64, bytes: &[u8]) -> PyResult<u64> {
-        detached(py, || self.store.append_copied(PhysicalOffset(offset), bytes)).map(|end| end.0)
+    fn append_copied(&self, py: Python<'_>, offset: u64, bytes: &[u8], epoch: u64) -> PyResult<u64> {
+        detached(py, || self.store.append_copied(PhysicalOffset(offset), bytes, epoch)).map(|end| end.0)
     }
 
     fn show_up_to(&self, py: Python<'_>, end: u64) {

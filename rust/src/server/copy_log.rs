@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::copies::Copies;
 use super::fields::{Refusal, number, number_or, text};
 use super::service::Service;
+use crate::base::mutant::{Mutant, mutated};
 use crate::base::units::{PhysicalOffset, to_usize};
 use crate::remoting::codes::response;
 use crate::remoting::command::Command;
@@ -21,6 +22,8 @@ const PIECE_MAX: u64 = 4 << 20;
 const HELD_MAX_MS: u64 = 15_000;
 /// How long a request is held after readers may see more, because bytes may follow soon.
 const VISIBLE_AFTER: Duration = Duration::from_millis(20);
+/// The most replicas of a store: with the source, three nodes.
+const NODES_MAX: usize = 2;
 
 /// Waits for the copies of everything that the store has now. Fails with `FLUSH_SLAVE_TIMEOUT` without them.
 pub(super) async fn wait_for_copies(service: &Service) -> Result<(), Refusal> {
@@ -61,7 +64,10 @@ pub(super) async fn copy(service: &Service, request: &Command) -> Result<Command
         Some(_) => Some(number::<u64>(request, "acknowledged")?.min(end)),
         None => None,
     };
-    let _asking = copies.acknowledge(store, text(request, "replica")?, acknowledged)?;
+    let name = text(request, "replica")?;
+    check_epoch(store, request, acknowledged.unwrap_or(0))?;
+    note_node(store, name, request.ext_fields.get("address").unwrap_or_default())?;
+    let _asking = copies.acknowledge(store, name, acknowledged)?;
     let deadline = tokio::time::sleep(held);
     tokio::pin!(deadline);
     let mut ends = copies.ends.subscribe();
@@ -80,6 +86,40 @@ pub(super) async fn copy(service: &Service, request: &Command) -> Result<Command
     }
 }
 
+/// Compares the epoch of a replica with this node's. A higher one fences this node. The copy of a replica in another
+/// epoch counts for nothing, because the same offset may mean another record there.
+fn check_epoch(store: &Store, request: &Command, acknowledged: u64) -> Result<(), Refusal> {
+    let own = store.epoch();
+    let theirs: u64 = number_or(request, "epoch", own)?;
+    if theirs > store.accepted_epoch() && !mutated(Mutant::EpochIgnored) {
+        let source = request.ext_fields.get("source").filter(|address| !address.is_empty());
+        tokio::task::block_in_place(|| store.accept_epoch(theirs, source))?;
+    }
+    if theirs == own || acknowledged == 0 {
+        return Ok(());
+    }
+    let remark = format!("this node is in epoch {own}, and the replica in epoch {theirs}");
+    Err(Refusal::new(response::SERVICE_NOT_AVAILABLE, remark).with("epoch", own.to_string()))
+}
+
+/// Remembers a replica and its address, because each must accept the epoch in which another node becomes the source.
+fn note_node(store: &Store, name: &str, address: &str) -> Result<(), Refusal> {
+    let nodes = store.nodes();
+    if nodes.get(name).is_some_and(|known| known == address) {
+        return Ok(());
+    }
+    if !nodes.contains_key(name) && nodes.len() >= NODES_MAX {
+        let known: Vec<_> = nodes.keys().map(String::as_str).collect();
+        let remark = format!(
+            "{NODES_MAX} replicas at most, and there are {}\nhint: `txstore replica forget` removes one that does not come back",
+            known.join(" and ")
+        );
+        return Err(Refusal::new(response::SYSTEM_BUSY, remark));
+    }
+    tokio::task::block_in_place(|| store.note_node(name, Some(address)))?;
+    Ok(())
+}
+
 fn answer(copies: &Copies, store: &Store, request: &Command, piece: Vec<u8>, first: u64) -> Command {
     let mut answer = request.response(response::SUCCESS, None);
     let fields = &mut answer.ext_fields;
@@ -87,6 +127,7 @@ fn answer(copies: &Copies, store: &Store, request: &Command, piece: Vec<u8>, fir
     fields.set("maxOffset", store.copyable_end().0.to_string());
     fields.set("visible", store.visible_end().0.to_string());
     fields.set("durable", copies.rules.durable.to_string());
+    fields.set("epoch", store.epoch().to_string());
     answer.body = piece;
     answer
 }

@@ -114,12 +114,21 @@ impl Service {
         Ok(service)
     }
 
-    /// Refuses to write to a replica's store.
+    /// Refuses to write to the store of a replica, or of a source that was replaced. Says which node takes messages.
     pub(super) fn check_writable(&self) -> Result<(), Refusal> {
         if !self.store.is_replica() {
             return Ok(());
         }
-        let remark = "this is a replica: it takes no messages, ends and offsets while it is not promoted";
+        let epochs = self.store.epochs();
+        let source = epochs.source.as_deref().map(|source| format!(": {source} takes them")).unwrap_or_default();
+        let remark = if epochs.is_fenced() {
+            let by = epochs.accepted;
+            format!(
+                "this node was replaced as the source in epoch {by}, and takes no messages, ends and offsets{source}"
+            )
+        } else {
+            format!("this is a replica: it takes no messages, ends and offsets while it is not promoted{source}")
+        };
         Err(Refusal::new(response::SERVICE_NOT_AVAILABLE, remark))
     }
 

@@ -10,6 +10,7 @@ pub mod ahead;
 pub mod checkpoint;
 pub mod config_file;
 pub mod disk;
+pub mod epochs;
 #[cfg(any(test, feature = "memory"))]
 pub mod memory;
 mod path;

@@ -299,8 +299,10 @@ impl<'a> Batch<'a> {
 
     /// Writes the batch to the log, then adds its records to queues and index. An error changes nothing.
     pub(super) fn write(&mut self, wait: Wait) -> Result<()> {
-        // Check again under the put lock: after `close`, another process may own the files.
+        // Check again under the put lock: after `close`, another process may own the files, and after a promotion,
+        // another node has the log.
         self.shared.check_writable("sending")?;
+        self.shared.check_not_fenced("sending")?;
         let Self { shared, inner: Inner { appender, derived, staged, .. }, purpose, .. } = self;
         let (appender, Some(last)) = (appender.as_mut().ok_or_else(no_writer)?, staged.last.take()) else {
             return Ok(());

@@ -16,6 +16,7 @@ use crate::index::delay::{DelayOffsets, DelayProgress};
 use crate::index::offsets::ConsumerOffsets;
 use crate::log::commit_log::CommitLog;
 use crate::storage::config_file;
+use crate::storage::epochs::Epochs;
 use crate::storage::settings::{Settings, StoreId};
 use crate::transaction::HALF_QUEUE;
 
@@ -28,12 +29,20 @@ pub(super) struct Configuration {
     pub(super) delay_offsets: Mutex<DelayOffsets, FILES>,
     /// The settings that txstore keeps about the store.
     pub(super) settings: Mutex<Settings, FILES>,
+    /// Which node may write the log.
+    pub(super) epochs: Mutex<Epochs, FILES>,
 }
 
 impl Configuration {
-    pub(super) fn new(offsets: ConsumerOffsets, delay_offsets: DelayOffsets, settings: Settings) -> Self {
+    pub(super) fn new(
+        offsets: ConsumerOffsets,
+        delay_offsets: DelayOffsets,
+        settings: Settings,
+        epochs: Epochs,
+    ) -> Self {
         let (offsets, delay_offsets) = (Mutex::ranked(offsets), Mutex::ranked(delay_offsets));
-        Self { offsets, delay_offsets, settings: Mutex::ranked(settings) }
+        let (settings, epochs) = (Mutex::ranked(settings), Mutex::ranked(epochs));
+        Self { offsets, delay_offsets, settings, epochs }
     }
 }
 

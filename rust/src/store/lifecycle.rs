@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use super::Shared;
 use crate::base::error::{Error, Result};
 use crate::base::sync::rank::BRIEF;
-use crate::base::sync::{AtomicBool, Mutex};
+use crate::base::sync::{AtomicBool, AtomicU64, Mutex};
 use crate::storage::disk::close_in_child;
 use crate::storage::{Lock, Opener};
 
@@ -28,6 +28,10 @@ pub fn note_fork() {
 pub(super) struct Lifecycle {
     is_closed: AtomicBool,
     is_poisoned: AtomicBool,
+    /// Another node has replaced this one as the source.
+    is_fenced: AtomicBool,
+    /// The highest epoch that was accepted.
+    accepted: AtomicU64,
     /// The value of `FORKS` when the store was opened.
     forks: u64,
     process: u32,
@@ -36,10 +40,12 @@ pub(super) struct Lifecycle {
 }
 
 impl Lifecycle {
-    pub(super) fn new(opener: Opener, file_locks: Vec<Box<dyn Lock>>) -> Self {
+    pub(super) fn new(opener: Opener, file_locks: Vec<Box<dyn Lock>>, accepted: u64) -> Self {
         Self {
             is_closed: AtomicBool::new(false),
             is_poisoned: AtomicBool::new(false),
+            is_fenced: AtomicBool::new(false),
+            accepted: AtomicU64::new(accepted),
             forks: FORKS.load(Ordering::SeqCst),
             process: opener.process,
             file_locks: Mutex::ranked(file_locks),
@@ -61,6 +67,21 @@ impl Lifecycle {
 
     pub(super) fn is_poisoned(&self) -> bool {
         self.is_poisoned.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_fenced(&self) -> bool {
+        self.is_fenced.load(Ordering::Acquire)
+    }
+
+    /// Returns the highest epoch that was accepted.
+    pub(super) fn accepted_epoch(&self) -> u64 {
+        self.accepted.load(Ordering::Acquire)
+    }
+
+    /// Notes that an epoch was accepted, and whether another node has it instead of this one.
+    pub(super) fn accept(&self, epoch: u64, is_fenced: bool) {
+        self.accepted.fetch_max(epoch, Ordering::AcqRel);
+        self.is_fenced.fetch_or(is_fenced, Ordering::AcqRel);
     }
 
     fn poison(&self) {
@@ -136,7 +157,7 @@ impl Shared {
     #[inline]
     pub(super) fn check_appends(&self, what: &'static str) -> Result<()> {
         self.check_writable(what)?;
-        if self.options.is_replica() { Err(Error::Replica { what }) } else { Ok(()) }
+        if self.options.is_replica() { Err(Error::Replica { what }) } else { self.check_not_fenced(what) }
     }
 
     /// Stops all writing after an error that leaves the files' state unknown. Returns the error.

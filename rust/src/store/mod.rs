@@ -14,7 +14,9 @@ mod copy;
 mod decide_end;
 mod delete;
 mod deliver_delayed;
+mod diverged;
 mod end_transaction;
+mod epochs;
 mod expire;
 mod follow;
 mod history;
@@ -53,6 +55,7 @@ pub use append_once::Once;
 pub use batch::{Unacknowledged, Wait};
 pub use copy::Copy;
 pub use deliver_delayed::Delivered;
+pub use diverged::Kept;
 pub use end_transaction::{Decider, End, EndKind, Ended};
 pub use expire::Expired;
 #[cfg(feature = "arrow")]

@@ -8,6 +8,7 @@
 //! | module      | phase                                                                  |
 //! |-------------|------------------------------------------------------------------------|
 //! | `claim`     | takes the locks and sets the marks of a writer                         |
+//! | `rejoin`    | refuses a writer whose store another node writes; ends a rejoin's cut  |
 //! | `stored`    | loads the small files, and finds the end that the log is known to have |
 //! | `files`     | opens log, queues and index, and recovers what is derived from the log |
 //! | `leftovers` | removes what a crash left after the end, and begins a range of our own |
@@ -17,6 +18,7 @@ mod claim;
 mod files;
 mod leftovers;
 mod reader;
+mod rejoin;
 mod stored;
 
 use std::sync::Arc;
@@ -107,10 +109,12 @@ pub(super) fn open(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>, options: St
 
 fn open_writer(opening: &Opening) -> Result<Shared> {
     let storage = opening.storage.as_ref();
-    let settings = Settings::load(storage)?;
+    let mut settings = Settings::load(storage)?;
     let geometry = geometry(storage, &opening.options, settings.as_ref())?;
     let mut claim = Claim::take(storage, opening.opener)?;
-    open_as(opening, &geometry, settings, Some(&mut claim)).inspect_err(|_| claim.withdraw(storage))
+    rejoin::admit(opening, &geometry, &mut settings, &mut claim)
+        .and_then(|()| open_as(opening, &geometry, settings, Some(&mut claim)))
+        .inspect_err(|_| claim.withdraw(storage))
 }
 
 /// Opens the store as a writer, which has a claim, or as a reader.
@@ -158,6 +162,8 @@ fn assemble(
     report: OpenReport,
 ) -> Shared {
     let Opening { storage, clock, options, opener } = opening;
+    let epochs = stored.epochs;
+    let accepted = epochs.accepted;
     let Files { log, queues, index } = files;
     verify_by(&log, &stored.settings);
     let wall = clock.wall().max(derived.newest);
@@ -177,7 +183,7 @@ fn assemble(
         inner: Mutex::ranked(inner),
         ends: EndQueue::default(),
         commit: GroupCommit::default(),
-        configuration: Configuration::new(stored.offsets, stored.delay_offsets, stored.settings),
+        configuration: Configuration::new(stored.offsets, stored.delay_offsets, stored.settings, epochs),
         readers: Readers::new(marks.published, if options.holds_back() { marks.shown } else { u64::MAX }),
         maintenance: Maintenance::default(),
         snapshots: SnapshotState::new(report.scanned_from),
@@ -187,7 +193,7 @@ fn assemble(
         #[cfg(feature = "arrow")]
         statistics: Mutex::default(),
         ages,
-        lifecycle: Lifecycle::new(*opener, claim.map(Claim::take_locks).unwrap_or_default()),
+        lifecycle: Lifecycle::new(*opener, claim.map(Claim::take_locks).unwrap_or_default(), accepted),
         report,
     }
 }

@@ -18,9 +18,9 @@ use crate::recovery::{Known, apply_copied};
 use crate::storage::settings::Settings;
 
 impl Store {
-    /// Returns whether the store was opened as a replica.
+    /// Returns whether the store takes no records of its own: a replica, or a source that was replaced.
     pub fn is_replica(&self) -> bool {
-        self.shared.options.is_replica()
+        self.shared.options.is_replica() || self.is_fenced()
     }
 
     /// Returns the end up to which the log may be copied: with `SYNC_FLUSH` the durable end, so that a copy is never
@@ -109,7 +109,9 @@ impl Store {
         if before == settings {
             return Ok(true);
         }
-        if before.is_all_ours(first, u64::MAX) != settings.is_all_ours(first, u64::MAX) {
+        // This store may have ended its range at its own end, as a source that was closed.
+        let is_ours = before.is_all_ours(first, shared.log.appended()) || before.is_all_ours(first, u64::MAX);
+        if is_ours != settings.is_all_ours(first, u64::MAX) {
             return Ok(false);
         }
         settings.store(shared.storage.as_ref())?;
@@ -123,15 +125,20 @@ impl Store {
     /// Adds bytes that follow the end of a replica's log in its source. Returns the new end: that of the last whole
     /// record.
     ///
-    /// Fails with `InvalidOption` for another offset than the log's end, and with `StoreCorrupt` for bytes that are no
-    /// records. Then nothing has changed.
-    pub fn append_copied(&self, offset: PhysicalOffset, bytes: &[u8]) -> Result<PhysicalOffset> {
+    /// `epoch` is the source's. Fails with `InvalidOption` for another offset than the log's end and for an epoch below
+    /// the accepted one, and with `StoreCorrupt` for bytes that are no records. Then nothing has changed.
+    pub fn append_copied(&self, offset: PhysicalOffset, bytes: &[u8], epoch: u64) -> Result<PhysicalOffset> {
         let shared = &self.shared;
         shared.check_writable("copying")?;
         shared.relieve()?;
         let _guard = PoisonOnPanic(shared);
         let mut inner = shared.inner.lock();
         shared.check_writable("copying")?;
+        let accepted = shared.lifecycle.accepted_epoch();
+        if epoch < accepted {
+            let what = format!("this node has accepted {accepted}, and copies nothing of epoch {epoch}");
+            return Err(Error::InvalidOption { option: "epoch".into(), what });
+        }
         let from = shared.log.appended();
         if !shared.options.is_replica() || offset.0 != from {
             let what = format!("a replica's log continues at {from}, not at {offset}");

@@ -16,7 +16,7 @@
 //!   inner: the put lock ── appends, ends, all that is derived ──    orders everything in the log
 //!       │                    │                        │
 //!       ▼                    ▼                        ▼
-//!   configuration.{settings, offsets, delay_offsets}    index_files
+//!   configuration.{settings, offsets, …}     index_files
 //!       │                    │                        │
 //!       ▼                    ▼                        ▼
 //!   ends.waiting, a ticket's result, commit, wakes, snapshots.stored, ages.full, lifecycle.file_locks

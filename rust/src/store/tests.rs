@@ -8,6 +8,7 @@ mod deletion;
 mod derived;
 mod durable;
 mod ends;
+mod epochs;
 mod foreign;
 mod identities;
 #[cfg(loom)]

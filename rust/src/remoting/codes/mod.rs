@@ -17,7 +17,7 @@ pub fn of_error(error: &Error) -> i32 {
         Error::LateEnd { .. } => response::ILLEGAL_OPERATION,
         Error::AlreadyEnded { .. } => response::TRANSACTION_FAILED,
         Error::TooManyPending { .. } => response::FLOW_CONTROL,
-        Error::Replica { .. } => response::SERVICE_NOT_AVAILABLE,
+        Error::Replica { .. } | Error::Fenced { .. } => response::SERVICE_NOT_AVAILABLE,
         Error::OffsetTooOld { .. } => response::PULL_OFFSET_MOVED,
         other => match other.kind() {
             ErrorKind::Invalid => response::INVALID_PARAMETER,

@@ -17,6 +17,7 @@ use crate::log::published::Published;
 use crate::recovery::log_view::{KnownEnd, is_clean};
 use crate::recovery::snapshot::Snapshot;
 use crate::recovery::{Derived, Known, Recovered};
+use crate::storage::epochs::Epochs;
 use crate::storage::segment::SegmentQueue;
 use crate::storage::settings::{Settings, StoreId};
 use crate::store::configuration::clamp_offsets;
@@ -67,6 +68,8 @@ pub(super) struct Stored {
     pub(super) offsets: ConsumerOffsets,
     pub(super) delay_offsets: DelayOffsets,
     pub(super) settings: Settings,
+    /// Which node may write the log.
+    pub(super) epochs: Epochs,
     /// The snapshot. `None` if recovery must not use it.
     pub(super) snapshot: Option<Snapshot>,
     /// The end of the snapshot, used or not. 0 without a snapshot.
@@ -91,6 +94,7 @@ impl Stored {
             offsets,
             delay_offsets: delay_offsets.unwrap_or_default(),
             settings: settings.unwrap_or_else(|| Settings { append_prop_crc: is_new, ..Settings::default() }),
+            epochs: Epochs::load(storage)?.unwrap_or_default(),
             snapshot_position: snapshot.as_ref().map_or(0, |snapshot| snapshot.position),
             index_mark: snapshot.as_ref().and_then(|snapshot| snapshot.index.clone()),
             snapshot: snapshot.filter(|snapshot| !(are_delays_lost && has_delayed(snapshot))),

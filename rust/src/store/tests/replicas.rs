@@ -7,16 +7,16 @@ use crate::storage::settings::DIRECTORY;
 const TOPICS: [&str; 3] = ["orders", "payments", DISCARD_TOPIC];
 
 /// Chooses the same numbers in each run of a seed.
-struct Chance(u64);
+pub(super) struct Chance(pub(super) u64);
 
 impl Chance {
-    fn below(&mut self, most: u64) -> u64 {
+    pub(super) fn below(&mut self, most: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % most
     }
 }
 
-fn put(bench: &Bench, path: &str, bytes: &[u8]) {
+pub(super) fn put(bench: &Bench, path: &str, bytes: &[u8]) {
     let file = bench.memory.open(path, OpenMode::Create).unwrap();
     file.set_len(u64::try_from(bytes.len()).unwrap()).unwrap();
     file.write_at(bytes, 0).unwrap();
@@ -24,7 +24,7 @@ fn put(bench: &Bench, path: &str, bytes: &[u8]) {
 }
 
 /// Gives a store the settings of another one, without which it does not know who wrote the log.
-fn copy_settings(from: &Bench, to: &Bench) {
+pub(super) fn copy_settings(from: &Bench, to: &Bench) {
     to.memory.create_dir(DIRECTORY).unwrap();
     for (path, bytes) in from.files() {
         if path == "txstore/settings.json" {
@@ -33,27 +33,27 @@ fn copy_settings(from: &Bench, to: &Bench) {
     }
 }
 
-fn replica_of(source: &Bench) -> Bench {
+pub(super) fn replica_of(source: &Bench) -> Bench {
     let replica = Bench::new(source.options.flush_disk_type).with(|options| options.role = Role::Replica);
     copy_settings(source, &replica);
     replica
 }
 
 /// Copies one piece of at most `bytes_max`, and shows it. Returns false if there was none.
-fn copy_piece(source: &Store, replica: &Store, bytes_max: usize) -> bool {
+pub(super) fn copy_piece(source: &Store, replica: &Store, bytes_max: usize) -> bool {
     let end = replica.appended_end();
     let bytes = source.copy_log(end, bytes_max).unwrap();
-    let now = replica.append_copied(end, &bytes).unwrap();
+    let now = replica.append_copied(end, &bytes, source.epoch()).unwrap();
     replica.show_up_to(now);
     now > end
 }
 
-fn copy_all(source: &Store, replica: &Store) {
+pub(super) fn copy_all(source: &Store, replica: &Store) {
     while copy_piece(source, replica, 1 << 20) {}
 }
 
 /// What a user sees of a store.
-fn seen(store: &Store) -> (Vec<String>, Vec<u64>) {
+pub(super) fn seen(store: &Store) -> (Vec<String>, Vec<u64>) {
     let topics = TOPICS.iter().map(|topic| match store.queue_range(topic, QUEUE) {
         Ok(_) => String::from_utf8(bodies(store, topic, 0).join(&b' ')).unwrap(),
         Err(_) => String::new(),
@@ -62,7 +62,7 @@ fn seen(store: &Store) -> (Vec<String>, Vec<u64>) {
 }
 
 /// One random step of a writer. Halves that may be ended are in `open`.
-fn work(store: &Store, chance: &mut Chance, open: &mut Vec<Sent>, number: &mut u64) {
+pub(super) fn work(store: &Store, chance: &mut Chance, open: &mut Vec<Sent>, number: &mut u64) {
     *number += 1;
     let size = usize::try_from(chance.below(60)).unwrap();
     let body = format!("{number}{}", "x".repeat(size));
@@ -225,7 +225,7 @@ fn readers_see_only_what_was_released() {
     let copy = replica.open();
     let first = source.read("orders", QUEUE, QueueOffset(1), 1, None).unwrap().0[0].view().unwrap().physical_offset;
     let bytes = source.copy_log(PhysicalOffset(0), 1 << 20).unwrap();
-    copy.append_copied(PhysicalOffset(0), &bytes).unwrap();
+    copy.append_copied(PhysicalOffset(0), &bytes, 1).unwrap();
     copy.flush().unwrap();
     assert!(copy.queue_range("orders", QUEUE).map_or(0, |(_, end)| end) == 0);
     copy.show_up_to(first);
@@ -263,15 +263,15 @@ fn wrong_pieces_are_refused_and_change_nothing() {
     let replica = replica_of(&bench);
     let copy = replica.open();
     let bytes = source.copy_log(PhysicalOffset(0), 1 << 20).unwrap();
-    let elsewhere = copy.append_copied(PhysicalOffset(8), &bytes).unwrap_err();
+    let elsewhere = copy.append_copied(PhysicalOffset(8), &bytes, 1).unwrap_err();
     assert!(elsewhere.to_string().contains("continues at 0, not at 8"), "{elsewhere}");
     let mut flipped = bytes.clone();
     flipped[100] ^= 1;
-    let error = copy.append_copied(PhysicalOffset(0), &flipped).unwrap_err();
+    let error = copy.append_copied(PhysicalOffset(0), &flipped, 1).unwrap_err();
     assert!(matches!(error, Error::StoreCorrupt { .. }), "{error}");
-    assert!(copy.append_copied(PhysicalOffset(0), &[0; 64]).is_err());
-    assert_eq!(copy.append_copied(PhysicalOffset(0), &bytes[..50]).unwrap(), PhysicalOffset(0));
-    assert_eq!(copy.append_copied(PhysicalOffset(0), &bytes).unwrap(), source.appended_end());
+    assert!(copy.append_copied(PhysicalOffset(0), &[0; 64], 1).is_err());
+    assert_eq!(copy.append_copied(PhysicalOffset(0), &bytes[..50], 1).unwrap(), PhysicalOffset(0));
+    assert_eq!(copy.append_copied(PhysicalOffset(0), &bytes, 1).unwrap(), source.appended_end());
     let beyond = source.copy_log(PhysicalOffset(1 << 40), 10).unwrap_err();
     assert!(matches!(beyond, Error::MessageNotFound { .. }), "{beyond}");
 }
