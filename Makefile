@@ -80,7 +80,7 @@ torture: $(NATIVE) cargo-fuzz ## the long form of the fault tests: two hours and
 	$(call step,lost power,TXSTORE_POWER_LOSSES=300 $(BIN)/python -m pytest -q -s tests/crash/test_lost_power.py)
 	$(call step,malformed stores,TXSTORE_MALFORMED=1500 $(BIN)/python -m pytest -q -s tests/crash/test_malformed.py)
 	$(call step,processes,TXSTORE_PROCESSES_SECONDS=120 TXSTORE_FORKS=200 $(BIN)/python -m pytest -q -s tests/crash/test_processes.py)
-	$(call step,histories,TXSTORE_HISTORIES=30 TXSTORE_HISTORY_SECONDS=60 TXSTORE_HOSTILE_SECONDS=3600 TXSTORE_OUTBOX_SECONDS=600 $(BIN)/python -m pytest -q -s tests/histories)
+	$(call step,histories,TXSTORE_HISTORIES=30 TXSTORE_HISTORY_SECONDS=60 TXSTORE_HOSTILE_SECONDS=3600 TXSTORE_OUTBOX_SECONDS=600 TXSTORE_GRPC_HISTORIES=30 $(BIN)/python -m pytest -q -s tests/histories --tier test$(comma)torture)
 	$(call step,a million rows,$(BIN)/python -m pytest -q -s tests/database/test_million_rows.py --tier torture)
 	$(call step,streams,TXSTORE_SPARK_KILLS=$${TXSTORE_SPARK_KILLS:-5} $(BIN)/python -m pytest -q -s tests/spark --tier torture)
 
