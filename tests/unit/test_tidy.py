@@ -45,7 +45,7 @@ RUST_FOLDERS = {
 RUST_ORDER = [(folder, module) for folder, modules in RUST_FOLDERS.items() for module in modules]
 PYTHON_MODULES = (
     "transaction_state errors coroutines serialization config message listener interface _native arrow lazy consumer "
-    "producer transactions broker remoting client console server shared aio testing database django report spark "
+    "producer transactions broker remoting client otel console server shared aio testing database django report spark "
     "inspection backup cli"
 ).split()
 # Message and StoredMessage are the border's own classes, shown to users by the module that bears their name.

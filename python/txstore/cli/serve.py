@@ -26,6 +26,7 @@ from txstore import ServerConfig, errors
 from txstore.cli.arguments import StorePath, noun
 from txstore.cli.logs import errors_logged, log_to_stderr, usage_errors_logged
 from txstore.cli.serve_config import CONFIG_VARIABLE, VARIABLES, Configuration, read_configuration
+from txstore.cli.telemetry import export_spans
 
 __all__ = ["app"]
 
@@ -85,6 +86,10 @@ def serve(
     console_actions: Annotated[
         bool | None,
         typer.Option("--console-actions", help="Let the console change the store.", show_default="no"),
+    ] = None,
+    otel: Annotated[
+        bool | None,
+        typer.Option("--otel", help="Export spans by OTLP, as OTEL_… variables say.", show_default="no"),
     ] = None,
     tls_cert: Annotated[
         str | None, typer.Option("--tls-cert", metavar="FILE", help="The certificate (PEM). TCP then speaks TLS.")
@@ -150,7 +155,8 @@ def serve(
         "listen": listen, "unix": unix, "name_server": name_server, "advertise": advertise, "metrics": metrics,
         "grpc": grpc, "tls_cert": tls_cert, "tls_key": tls_key, "tls_ca": tls_ca, "tls": tls, "accounts": accounts,
         "replica_of": replica_of, "replicas_required": replicas_required, "replica_timeout": replica_timeout,
-        "replica_ack": replica_ack, "console": console, "console_actions": console_actions, "log": log,
+        "replica_ack": replica_ack, "console": console, "console_actions": console_actions, "otel": otel,
+        "log": log,
     }  # fmt: skip
     given = {name: value for name, value in flags.items() if value is not None}
     form = log or os.environ.get(f"{VARIABLES}LOG", "text")
@@ -195,6 +201,8 @@ def _serve(path: str, chosen: Configuration, freed_memory: FreedMemory) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     signal.signal(signal.SIGHUP, lambda *_: reload_asked.set())
+    if chosen.server.otel:
+        export_spans("txstore")
     with txstore.serve(path, config=chosen.server, **chosen.store) as server:  # type: ignore[arg-type]
         addresses = {
             "broker": server.address,

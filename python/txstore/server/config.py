@@ -38,6 +38,8 @@ class ServerConfig:
     """HOST:PORT of the web console; port 0 chooses a free one."""
     console_actions: bool = False
     """Whether the console may change the store: for administrators; without accounts only at a loopback address."""
+    otel: bool = False
+    """Whether records whose messages carry the context of a trace have spans, by the program's tracer provider."""
     io_threads: int = 2
     """Threads for connections."""
     connections_max: int = 10_000
@@ -96,6 +98,7 @@ class ServerOptions(TypedDict, total=False):
     enable_topic_message_type_check: bool
     console: str | None
     console_actions: bool
+    otel: bool
     io_threads: int
     connections_max: int
     groups_max: int

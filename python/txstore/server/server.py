@@ -63,6 +63,7 @@ from txstore.server.request import (
 from txstore.server.retry import Retries
 from txstore.server.secrets import Secrets, accounts_version, read_accounts
 from txstore.server.topics import Topics
+from txstore.server.tracing import start_spans
 from txstore.server.validation import check_options
 
 if TYPE_CHECKING:
@@ -154,6 +155,7 @@ class Server:
     def _start(self, local: LocalListener | None) -> None:
         """Begins to serve the open broker."""
         broker, monotonic = self._broker, self._monotonic
+        self._spans = start_spans(broker.store) if self._config.otel and not broker.read_only else None
         secrets = secrets_of(self._config)
         self._secrets_at, self._accounts = secrets.version, secrets.accounts
         # Before this server listens: one that was started on demand closes its connections, which come here next.
@@ -351,6 +353,8 @@ class Server:
         self._native.stop()
         self._thread.join()
         self._slow.shutdown(cancel_futures=True)
+        if self._spans is not None:
+            self._spans.stop()
         self._clients.close()
         if self.unix is not None:
             Path(self.unix).unlink(missing_ok=True)

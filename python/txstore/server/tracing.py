@@ -1,0 +1,33 @@
+"""Starts the spans of a server.
+
+In:     the store that is served.
+Out:    a thread that notes a span for each record with the context of a trace.
+Always: loads OpenTelemetry only here, so a server without the option `otel` does not need it.
+Not here: the spans (`txstore.otel`).
+"""
+
+from typing import Protocol
+
+from txstore._native import Store
+from txstore.errors import InvalidOptionError
+
+__all__ = ["ServerSpans", "start_spans"]
+
+
+class ServerSpans(Protocol):
+    """What notes the spans."""
+
+    def stop(self) -> None: ...
+
+
+def start_spans(store: Store) -> ServerSpans:
+    """Begins at the store's visible end. Raises InvalidOptionError without OpenTelemetry."""
+    try:
+        from txstore.otel.log_spans import LogSpans
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("txstore"):
+            raise
+        raise InvalidOptionError(
+            f"otel needs {error.name}, which is not installed\nhint: pip install 'txstore[otel]'", option="otel"
+        ) from None
+    return LogSpans(store)
