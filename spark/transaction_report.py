@@ -3,9 +3,9 @@
     spark-submit spark/transaction_report.py orders.store report
 
 In:     the directory of a store, of txstore or of a RocketMQ broker, open or closed.
-Out:    in the folder, `transactions/` (Parquet, see docs/report.md), `ledger.json`, `report.json` and `report.html`. A
-        later run with the same folder reads only the new part of the log and the open transactions; `--fresh` starts
-        over.
+Out:    in the folder, `transactions/` (Parquet, see docs/data/report.md), `ledger.json`, `report.json` and
+        `report.html`. A later run with the same folder reads only the new part of the log and the open transactions;
+        `--fresh` starts over.
 """
 
 from __future__ import annotations

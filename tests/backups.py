@@ -52,5 +52,5 @@ def must_be_whole(backup: Path) -> None:
 
 
 def restored(backup: Path, to: Path) -> Path:
-    """A copy to open, as docs/backup.md makes it."""
+    """A copy to open, as docs/operate/backup.md makes it."""
     return shutil.copytree(backup, to)

@@ -2,7 +2,7 @@
 
 In:     the markers by which tests name their tier (`peer`, `matrix`, `torture`; none: `test`), and `--tier`.
 Out:    the tests of those tiers, in groups that a worker of pytest-xdist runs as a whole.
-Always: a test is in exactly one tier. docs/testing.md says what each tier is for.
+Always: a test is in exactly one tier. docs/internals/testing.md says what each tier is for.
 """
 
 from __future__ import annotations

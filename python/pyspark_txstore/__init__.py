@@ -18,7 +18,7 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """The data source `txstore`; its options are in docs/spark.md."""
+    """The data source `txstore`; its options are in docs/data/spark.md."""
 
     def _source(self) -> DataSource:
         from txstore.spark import TxStoreDataSource

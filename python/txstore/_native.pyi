@@ -411,7 +411,7 @@ class DueHalves:
 
 @final
 class TransactionRow:
-    """One transaction of the log, folded by the outcome rule (docs/transactions.md).
+    """One transaction of the log, folded by the outcome rule (docs/internals/transactions.md).
 
     The constructor is for what a server sent. Raises InvalidOptionError for an unknown state.
     """
@@ -1069,7 +1069,7 @@ def log_time_range(
 
     Times are in ms since the epoch; the end is excluded. The part begins and ends between two records. It is found by
     samples, so a clock that stepped back for less than the time in which 1 MiB was written may hide records (see
-    docs/spark.md).
+    docs/data/spark.md).
     """
 
 def log_boundary(path: str | PathLike[str], at: int) -> int:

@@ -48,7 +48,7 @@ def scan(
     """Returns a range of a store's commit log, to be read by pyarrow, Polars, DuckDB or pandas.
 
     `polars.DataFrame(txstore.scan("orders.store"))`, `pyarrow.table(…)`, `duckdb.from_arrow(pyarrow.table(…))`; see
-    docs/spark.md. Each read starts over and stops at the end that is visible then.
+    docs/data/spark.md. Each read starts over and stops at the end that is visible then.
 
     Args:
         path: the store's directory.

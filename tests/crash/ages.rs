@@ -2,9 +2,9 @@
 //!
 //! In:     the simulation's own clocks, store times, modification times.
 //! Out:    the promise that is broken.
-//! Always: follows docs/retention.md: without jumps, a file's age is the time since the next record was stored, or
-//!         since the file was last written, whichever is shorter. While the store is open, no jump makes a file older
-//!         than the longer one. But a clock that was before the newest record at the opening may be set right.
+//! Always: follows docs/operate/retention.md: without jumps, a file's age is the time since the next record was stored,
+//!         or since the file was last written, whichever is shorter. While the store is open, no jump makes a file
+//!         older than the longer one. But a clock that was before the newest record at the opening may be set right.
 
 use std::collections::BTreeMap;
 

@@ -5,8 +5,8 @@
 //!         prepared transaction offset of 0, transactions committed twice; its progress; perhaps a torn record at the
 //!         end.
 //! Always: a half below the stored progress is finished or was put back after it; an op below its own progress names
-//!         only such halves (docs/format.md). The queues are left for txstore to build, as after `consumequeue` was
-//!         deleted.
+//!         only such halves (docs/internals/format.md). The queues are left for txstore to build, as after
+//!         `consumequeue` was deleted.
 
 use txstore::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
 use txstore::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};

@@ -3,7 +3,7 @@
 //! In:     an open store, the answers that a client got.
 //! Out:    nothing, or a panic that names the broken promise.
 //! Always: the outcome of each transaction is computed here from the log alone, by a simple implementation of the rule
-//!         (docs/transactions.md).
+//!         (docs/internals/transactions.md).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,9 +2,9 @@
 //!
 //! In:     a machine and its store; the records of a log.
 //! Out:    the history continues, or the promise that is broken.
-//! Always: a message is due by the rule in docs/failures.md ("The clock jumps"), computed here from the simulation's own
-//!         clocks: by the monotonic clock while the store is open. One that an opening finds is due by the wall clock
-//!         of that moment, but never later than its level. Each level keeps its order.
+//! Always: a message is due by the rule in docs/operate/failures.md ("The clock jumps"), computed here from the
+//!         simulation's own clocks: by the monotonic clock while the store is open. One that an opening finds is due by
+//!         the wall clock of that moment, but never later than its level. Each level keeps its order.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub const LEVELS: [u8; 6] = [1, 2, 3, 4, 5, 18];
 /// The longest delay.
 pub const LONGEST_MS: i64 = 7_200_000;
 
-/// Returns the delay of a level as docs/consumers.md lists it.
+/// Returns the delay of a level as docs/publish/consumers.md lists it.
 fn level_ms(level: u8) -> i64 {
     match level {
         1 => 1_000,

@@ -2,7 +2,8 @@
 //!
 //! In:     a machine and its store.
 //! Out:    its history continues, or the promise that an answer broke.
-//! Always: `decide` is modelled as docs/transactions.md describes it: wait, check, or discard after a number of checks.
+//! Always: `decide` is modelled as docs/internals/transactions.md describes it: wait, check, or discard after a number
+//!         of checks.
 
 use txstore::base::clock::Clock;
 use txstore::base::error::Error;

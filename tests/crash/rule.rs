@@ -1,5 +1,5 @@
 //! Computes the outcome of each transaction from the log alone, by a simple implementation of the rule
-//! (docs/transactions.md).
+//! (docs/internals/transactions.md).
 //!
 //! In:     the log's records in order, and a broker's progress.
 //! Out:    transactions with their copies, what names them, their outcome.

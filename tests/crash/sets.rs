@@ -2,8 +2,8 @@
 //!
 //! In:     a machine and its store; half messages of the log.
 //! Out:    the history continues, or the promise that an answer broke.
-//! Always: which half messages belong together is read from their property (docs/format.md), without the engine's code.
-//!         Only the last one represents the transaction, as the one that is checked and that ends it.
+//! Always: which half messages belong together is read from their property (docs/internals/format.md), without the
+//!         engine's code. Only the last one represents the transaction, as the one that is checked and that ends it.
 //! Not here: crashes in each of their calls (several.rs).
 
 use std::collections::BTreeMap;

@@ -19,7 +19,7 @@ from tests.crash.tracer import why_not
 from tests.unit.pages import FILE, blocks
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
+TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "publish" / "tutorial.md"
 _BEGUN = re.compile(r"(?P<pid>\d+) +(?P<call>pwrite64|fsync|fdatasync)\(\d+<(?P<path>[^>]*)>(?P<rest>.*)")
 _RESUMED = re.compile(r"(?P<pid>\d+) +<\.\.\. \w+ resumed>.*= (?P<result>-?\d+)")
 _FILES = "trace=pwrite64,fsync,fdatasync"

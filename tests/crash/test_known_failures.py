@@ -2,7 +2,7 @@
 where.
 
 These are small and fixed; the simulation, the kills and the refused calls cover the same ground at random.
-docs/testing.md has the whole table, with those that cannot occur here and why.
+docs/internals/testing.md has the whole table, with those that cannot occur here and why.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Guards what docs/backup.md says about a backup of a store together with one of its database: which of the two is
-taken first decides what can be found again after both were restored.
+"""Guards what docs/operate/backup.md says about a backup of a store together with one of its database: which of the two
+is taken first decides what can be found again after both were restored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Guards a block with a database: row and message commit both or neither, whatever fails, for every kind of
 session.
 
-Each test is one row of docs/database.md's table of failures.
+Each test is one row of docs/publish/database.md's table of failures.
 """
 
 import asyncio

@@ -60,7 +60,7 @@ def test_orders_are_paid_and_packed_once_after_any_kill(tmp_path: Path) -> None:
 
 
 def test_page_runs_as_shown(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "database.md").read_text()
+    page = (ROOT / "docs" / "publish" / "database.md").read_text()
     first, migration, restored, _ = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     for _ in range(2):
         done = subprocess.run(
@@ -314,7 +314,7 @@ class Base(TestCase):
 @needs_django
 def test_page_on_django_is_a_project_that_passes_its_tests(tmp_path: Path) -> None:
     """The settings, the view and the test are those of the page."""
-    code = [text for language, text in blocks(ROOT / "docs" / "django.md") if language == ""]
+    code = [text for language, text in blocks(ROOT / "docs" / "publish" / "django.md") if language == ""]
     [settings] = [text for text in code if text.startswith("# settings.py\n")]
     [view] = [text for text in code if "def pay(request, number):" in text]
     [test] = [text for text in code if text.startswith("class PaymentTest(TestCase):")]

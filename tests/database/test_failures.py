@@ -1,5 +1,5 @@
-"""Guards the table of failures by database in docs/failures.md: with each driver and with Django, a message follows its
-transaction.
+"""Guards the table of failures by database in docs/operate/failures.md: with each driver and with Django, a message
+follows its transaction.
 """
 
 from __future__ import annotations

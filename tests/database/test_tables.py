@@ -188,7 +188,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.skipif(importlib.util.find_spec("alembic") is None, reason="requirements-dev.lock is not installed")
 def test_migration_on_the_page_creates_the_tables(shop: str, tmp_path: Path) -> None:
-    page = (ROOT / "docs/database.md").read_text()
+    page = (ROOT / "docs/publish/database.md").read_text()
     (migration,) = re.findall(r"```python\n(from alembic.*?)```", page, flags=re.DOTALL)
     versions = tmp_path / "migrations" / "versions"
     versions.mkdir(parents=True)

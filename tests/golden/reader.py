@@ -1,4 +1,4 @@
-"""A second opinion: a small reader of RocketMQ's commit log, written from docs/format.md alone.
+"""A second opinion: a small reader of RocketMQ's commit log, written from docs/internals/format.md alone.
 
 In:     a store directory.
 Out:    its records in log order, its consume-queue units, and the outcome of each transaction.
@@ -146,7 +146,7 @@ class Transaction:
         return bool(self.finals or self.discards or self.ops)
 
     def state(self, progress: int) -> str:
-        """The outcome by docs/transactions.md; `progress`: the half progress that a broker stored."""
+        """The outcome by docs/internals/transactions.md; `progress`: the half progress that a broker stored."""
         if self.finals:
             return "committed"
         if self.discards:

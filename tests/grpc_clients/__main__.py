@@ -1,4 +1,4 @@
-"""Runs scenarios and prints a line of JSON for each; or writes docs/grpc_clients.md from all of them.
+"""Runs scenarios and prints a line of JSON for each; or writes docs/rocketmq/grpc_clients.md from all of them.
 
 In:     `python -m tests.grpc_clients SERVER CLIENT [SCENARIO ...]`, with ours or theirs as SERVER; or
         `python -m tests.grpc_clients page`.

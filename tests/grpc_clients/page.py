@@ -1,4 +1,4 @@
-"""Writes docs/grpc_clients.md from what the clients did.
+"""Writes docs/rocketmq/grpc_clients.md from what the clients did.
 
 In:     the outcomes of each client on `txstore serve`, and the tables of differences.
 Out:    the page's text.
@@ -16,7 +16,7 @@ from tests.grpc_clients.scenarios import SCENARIOS
 
 __all__ = ["PAGE", "page"]
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "grpc_clients.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "rocketmq" / "grpc_clients.md"
 OF_GRPC: dict[int | str, str] = {INVALID_ARGUMENT: "INVALID_ARGUMENT", UNAUTHENTICATED: "UNAUTHENTICATED"}
 TITLE = "# RocketMQ 5's clients and `txstore serve --grpc`"
 ABOUT = (

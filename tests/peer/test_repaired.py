@@ -169,7 +169,7 @@ def test_broker_continues_a_repaired_store(rocketmq: Peer, written: Written) -> 
 
 
 def test_pull_of_a_broker_skips_messages_after_a_gap_in_the_first_file(rocketmq: Peer, written: Written) -> None:
-    """As docs/repair.md says: in the same pull, up to the end of that file, and no further."""
+    """As docs/operate/repair.md says: in the same pull, up to the end of that file, and no further."""
     before = visible(written.path, "orders")
     bad = list(before)[4]
     written.flip(bad + 200)
@@ -191,7 +191,7 @@ def test_broker_takes_back_its_own_damaged_store(rocketmq: Peer, tmp_path: Path)
     before = offsets(store, "TxA")
     with txstore.open(store, read_only=True) as broker:
         half = broker.store.half(200).physical_offset
-    # In the second file: docs/repair.md describes the first one.
+    # In the second file: docs/operate/repair.md describes the first one.
     committed = next(offset for offset in before if offset > SMALL["mappedFileSizeCommitLog"])
     for offset in (half, committed):
         flip(store / "commitlog" / f"{offset // (1 << 20) << 20:020}", offset % (1 << 20) + 30)
@@ -212,7 +212,7 @@ def test_broker_takes_back_its_own_damaged_store(rocketmq: Peer, tmp_path: Path)
 
 def test_broker_continues_after_a_topic_and_a_group_were_deleted(rocketmq: Peer, tmp_path: Path) -> None:
     """They are gone from its configuration; a topic created again continues at its offset, and shows what its last
-    queue file still names, as docs/retention.md says.
+    queue file still names, as docs/operate/retention.md says.
     """
     path = tmp_path / "deleted.store"
     options: dict[str, Any] = SIZES | {"max_message_size": 1 << 14}

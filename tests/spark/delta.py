@@ -1,4 +1,4 @@
-"""The recipe into Delta of docs/spark.md, as a program: `python -m tests.spark.delta STORE CHECKPOINT TABLE`.
+"""The recipe into Delta of docs/data/spark.md, as a program: `python -m tests.spark.delta STORE CHECKPOINT TABLE`.
 
 In:     a store, and folders for the checkpoint and the table. Delta's jars come from Maven Central.
 Out:    a line of JSON: the rows of the table, and how many of them are distinct, after the recipe has run; its
@@ -16,7 +16,7 @@ from tests.unit.pages import blocks
 from txstore.spark.versions import LIMITS, SPARK_VERSION
 
 DELTA, SERIES = "4.4.0", ("4.0", "4.1", "4.2")
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "data" / "spark.md"
 
 
 def jar() -> str | None:

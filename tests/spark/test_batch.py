@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "data" / "spark.md"
 SMALL = {"maxPartitionBytes": "80k"}
 
 

@@ -1,4 +1,4 @@
-"""Guards docs/deploy: its systemd unit, Dockerfile and Grafana dashboard can be used as they are.
+"""Guards docs/operate/deploy: its systemd unit, Dockerfile and Grafana dashboard can be used as they are.
 
 Each is read by its own tool, or run as that tool would run it; the pages show the same files.
 """
@@ -45,14 +45,14 @@ from txstore.database import Database
 pytest.importorskip("typer")
 
 ROOT = Path(__file__).resolve().parents[2]
-DEPLOY = ROOT / "docs" / "deploy"
+DEPLOY = ROOT / "docs" / "operate" / "deploy"
 TXSTORE = [sys.executable, "-c", "import sys; from txstore.cli.main import main; sys.exit(main())"]
 FREE = ["--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
 
 
 def block(kind: str) -> str:
-    """The block of docs/serve.md in that language."""
-    (found,) = re.findall(rf"```{kind}\n(.*?)```", (ROOT / "docs/serve.md").read_text(), flags=re.DOTALL)
+    """The block of docs/operate/serve.md in that language."""
+    (found,) = re.findall(rf"```{kind}\n(.*?)```", (ROOT / "docs/operate/serve.md").read_text(), flags=re.DOTALL)
     return str(found)
 
 

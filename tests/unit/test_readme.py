@@ -23,26 +23,36 @@ def test_example_runs_as_shown(tmp_path: Path) -> None:
 
 
 def test_page_on_consumers_runs_as_shown(tmp_path: Path) -> None:
-    said = follow(ROOT / "docs/consumers.md", tmp_path)
+    said = follow(ROOT / "docs/publish/consumers.md", tmp_path)
     assert "%RETRY%shipping 0 0\norders 0 0\n" in said
     assert re.search(r"\nb'0' [\d-]+ [\d:.]+\+00:00 0 3 0\n\Z", said)
 
 
-@pytest.mark.parametrize("name", ["tutorial", "concepts", "failures", "outbox", "remote", "asyncio"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "operate/failures",
+        "publish/asyncio",
+        "publish/concepts",
+        "publish/outbox",
+        "publish/tutorial",
+        "rocketmq/remote",
+    ],
+)
 def test_page_can_be_followed_word_by_word(name: str, tmp_path: Path) -> None:
     assert follow(ROOT / "docs" / f"{name}.md", tmp_path) == ""
 
 
 def test_page_on_backups_runs_as_shown(tmp_path: Path) -> None:
-    assert follow(ROOT / "docs/backup.md", tmp_path) == "2 0\n"
+    assert follow(ROOT / "docs/operate/backup.md", tmp_path) == "2 0\n"
 
 
 def test_page_on_testing_runs_as_shown(tmp_path: Path) -> None:
-    assert follow(ROOT / "docs/testing_your_service.md", tmp_path) == "[b'17']\n" * 2
+    assert follow(ROOT / "docs/publish/testing_your_service.md", tmp_path) == "[b'17']\n" * 2
 
 
 def test_migration_from_an_outbox_announces_each_row_once(tmp_path: Path) -> None:
-    page = ROOT / "docs/from_outbox.md"
+    page = ROOT / "docs/publish/from_outbox.md"
     (said,) = (text for language, text in blocks(page) if language == "")
     assert follow(page, tmp_path) == said
 
@@ -56,22 +66,22 @@ def test_page_with_wrong_output_is_detected(tmp_path: Path) -> None:
 
 
 def test_every_error_is_listed_under_failures() -> None:
-    page = (ROOT / "docs/failures.md").read_text()
+    page = (ROOT / "docs/operate/failures.md").read_text()
     classes = [name for name in txstore.__all__ if name.endswith("Error")]
     assert len(classes) > 20
     assert [name for name in classes if f"`{name}`" not in page] == []
 
 
 def test_every_tested_fault_is_listed_under_failures() -> None:
-    """docs/testing.md has a row for each fault. One section here may cover several rows."""
-    table = (ROOT / "docs/testing.md").read_text().split("## What happens on each fault")[1].split("\n## ")[0]
+    """docs/internals/testing.md has a row for each fault. One section here may cover several rows."""
+    table = (ROOT / "docs/internals/testing.md").read_text().split("## What happens on each fault")[1].split("\n## ")[0]
     faults = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")][1:]
-    parts = re.findall(r"^## (.*)$", (ROOT / "docs/failures.md").read_text(), flags=re.MULTILINE)
+    parts = re.findall(r"^## (.*)$", (ROOT / "docs/operate/failures.md").read_text(), flags=re.MULTILINE)
     assert set(faults) == set(PART_OF)
     assert set(PART_OF.values()) - {None} <= set(parts)
 
 
-# Fault, as docs/testing.md calls it → its section in docs/failures.md; None: there is no server yet.
+# Fault, as docs/internals/testing.md calls it → its section in docs/operate/failures.md; None: there is no server yet.
 PART_OF = {
     "crash, lost power": "The process is killed, or the power goes",
     "torn tail": "The log ends in the middle of a record",
@@ -100,7 +110,7 @@ PART_OF = {
 
 
 def test_links_resolve() -> None:
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("tests/**/README.md")]:
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("tests/**/README.md")]:
         for link in re.findall(r"\]\(([^)#]+)", page.read_text()):
             if not link.startswith("http"):
                 assert (page.parent / link).exists(), f"{page.name}: {link}"

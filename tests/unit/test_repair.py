@@ -94,7 +94,7 @@ def repaired(run: Run, store: Path, *arguments: object) -> dict[str, Any]:
 
 
 def put_back(store: Path, done: dict[str, Any]) -> None:
-    """Undoes a repair as docs/repair.md describes."""
+    """Undoes a repair as docs/operate/repair.md describes."""
     copies = Path(done["copies"])
     whole = {f"{offset:020}" for offset in json.loads((copies / "report.json").read_text())["found"]["whole"]}
     kept = shutil.copytree(copies, store.parent / "kept")

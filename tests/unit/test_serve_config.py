@@ -68,7 +68,7 @@ def test_without_anything_there_are_the_defaults() -> None:
 
 
 def test_the_file_on_the_page_is_accepted(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "operate" / "serve.md").read_text()
     (shown,) = (text for text in re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL) if "[store]" in text)
     found = read_configuration(_file(tmp_path, shown), {}, {})
     assert (found.server.memory_max, found.log) == (256 << 20, "json")

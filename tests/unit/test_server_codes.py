@@ -14,7 +14,7 @@ from txstore._native import RequestCode, ResponseCode, request_rules
 ANY = ServerConfig(listen="127.0.0.1:0", name_server=None)
 RULES = {rule.code: rule for rule in request_rules()}
 BY_PYTHON = ("Python", "engine or Python")
-PAGE = Path(__file__).resolve().parents[2] / "docs/serve.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/operate/serve.md"
 # The settings of a server do not change while it runs; the answer says where to give them.
 REFUSED_BY_PYTHON = {RequestCode.UPDATE_BROKER_CONFIG}
 
@@ -63,4 +63,4 @@ def manual() -> str:
 
 
 def test_manual_has_the_table() -> None:
-    assert manual() in PAGE.read_text(), f"docs/serve.md lacks this text:\n{manual()}"
+    assert manual() in PAGE.read_text(), f"docs/operate/serve.md lacks this text:\n{manual()}"

@@ -406,8 +406,10 @@ def uses_plain_words(path: str, text: str) -> list[str]:
 
 @cache
 def promises() -> frozenset[str]:
-    """The codes that docs/promises.md defines."""
-    return frozenset(re.findall(r"^\| ([LTDP]\d+) \|", (ROOT / "docs/promises.md").read_text(), flags=re.MULTILINE))
+    """The codes that docs/reference/promises.md defines."""
+    return frozenset(
+        re.findall(r"^\| ([LTDP]\d+) \|", (ROOT / "docs/reference/promises.md").read_text(), flags=re.MULTILINE)
+    )
 
 
 def promise_codes_are_defined(path: str, text: str) -> list[str]:
@@ -417,7 +419,7 @@ def promise_codes_are_defined(path: str, text: str) -> list[str]:
     tests = re.findall(r"\b(?:fn |def test_)([ltdpLTDP]\d{1,2})_", text)
     words = re.findall(r"\b([LTDP]\d{1,2})\b(?=[,:) ]|$)", text) if path.startswith("rust/") else []
     used = {code.upper() for code in [*tests, *words]}
-    return [f"{path}: docs/promises.md does not define {code}" for code in sorted(used - promises())]
+    return [f"{path}: docs/reference/promises.md does not define {code}" for code in sorted(used - promises())]
 
 
 def holds_no_merge_conflict(path: str, text: str) -> list[str]:

@@ -1,4 +1,5 @@
-"""Guards the test tiers: some command runs every test, and each folder has the tiers that docs/testing.md names."""
+"""Guards the test tiers: some command runs every test, and each folder has those that docs/internals/testing.md
+names."""
 
 from __future__ import annotations
 
@@ -40,8 +41,10 @@ def tiers_of(module: ast.Module) -> set[str]:
 
 
 def documented() -> dict[str, set[str]]:
-    """Folder → tiers, of the table in docs/testing.md."""
-    rows = re.findall(r"^\| `(tests/[^`]*?)/?` \| ([a-z, ]+) \|", (ROOT / "docs" / "testing.md").read_text(), re.M)
+    """Folder → tiers, of the table in docs/internals/testing.md."""
+    rows = re.findall(
+        r"^\| `(tests/[^`]*?)/?` \| ([a-z, ]+) \|", (ROOT / "docs" / "internals" / "testing.md").read_text(), re.M
+    )
     return {folder: set(tiers.split(", ")) for folder, tiers in rows}
 
 

@@ -40,7 +40,7 @@ def test_core_needs_no_other_package(empty_python: Path, tmp_path: Path) -> None
 
 def test_tutorial_runs_on_the_installed_wheel(empty_python: Path, tmp_path: Path) -> None:
     wheel = Path(os.environ["TXSTORE_WHEEL"]).resolve()
-    (extras,) = re.findall(r"pip install 'txstore(\[\w+\])'", (ROOT / "docs" / "tutorial.md").read_text())
+    (extras,) = re.findall(r"pip install 'txstore(\[\w+\])'", (ROOT / "docs" / "publish" / "tutorial.md").read_text())
     subprocess.run([empty_python, "-m", "pip", "install", "--quiet", f"{wheel}{extras}"], check=True, timeout=600)
     (tmp_path / "tutorial").mkdir()
-    assert follow(ROOT / "docs" / "tutorial.md", tmp_path / "tutorial", empty_python) == ""
+    assert follow(ROOT / "docs" / "publish" / "tutorial.md", tmp_path / "tutorial", empty_python) == ""

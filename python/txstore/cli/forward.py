@@ -49,7 +49,9 @@ def forward(
     once: Annotated[bool, typer.Option("--once", help="End when no message waits any more.")] = False,
     keep_sent: Annotated[
         float | None,
-        typer.Option("--keep-sent", metavar="SECONDS", help="Keep sent rows, as the programs do: see docs/outbox.md."),
+        typer.Option(
+            "--keep-sent", metavar="SECONDS", help="Keep sent rows, as the programs do: see docs/publish/outbox.md."
+        ),
     ] = None,
     metrics: Annotated[
         str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Metrics, health and readiness over HTTP.")

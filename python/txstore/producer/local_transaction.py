@@ -196,7 +196,7 @@ def not_a_message(given: object) -> InvalidMessageError:
 def without_delay(message: Message, group: str, *, stacklevel: int) -> Message:
     """Returns the message without its delay level, and warns, because a transactional message cannot be delayed.
 
-    RocketMQ's producer clears it, too. docs/transactions.md says why.
+    RocketMQ's producer clears it, too. docs/internals/transactions.md says why.
     """
     if not message.delay_level:
         return message

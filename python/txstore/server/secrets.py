@@ -137,7 +137,7 @@ def parse_accounts(text: str) -> list[Account]:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         where = str(error).rpartition("(")[2].rstrip(")")
-        raise _invalid(f"not valid TOML, {where}", "docs/serve.md shows an example") from None
+        raise _invalid(f"not valid TOML, {where}", "docs/operate/serve.md shows an example") from None
     return [_account(key, said) for key, said in document.items()]
 
 

@@ -2,10 +2,10 @@
 //!
 //! In:     the whole log.
 //! Out:    rows, each when its transaction has ended; at the end those that are still open.
-//! Always: uses the rule that recovery uses (docs/transactions.md), also where a broker put halves back or committed
-//!         twice. Memory holds the open transactions, and those that get records after they have ended: a first pass
-//!         over the log finds these, and the second pass keeps them until its end. So the rows are those of a fold that
-//!         holds every transaction.
+//! Always: uses the rule that recovery uses (docs/internals/transactions.md), also where a broker put halves back or
+//!         committed twice. Memory holds the open transactions, and those that get records after they have ended: a
+//!         first pass over the log finds these, and the second pass keeps them until its end. So the rows are those of
+//!         a fold that holds every transaction.
 //! Not here: the rule.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -109,7 +109,7 @@ macro_rules! columns {
     ($($column:ident $name:literal $kind:ident $nullable:literal;)*) => {
         /// A column.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(missing_docs)] // Each is explained in docs/spark.md.
+        #[allow(missing_docs)] // Each is explained in docs/data/spark.md.
         pub enum Column { $($column,)* }
 
         impl Column {

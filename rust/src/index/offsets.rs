@@ -68,7 +68,7 @@ impl ConsumerOffsets {
     pub fn lowest(&self, topic: &str, queue: QueueId) -> Option<u64> {
         let offset = |queues: &BTreeMap<QueueId, u64>| queues.get(&queue).copied().unwrap_or(0);
         if let Some(group) = topic.strip_prefix(RETRY_PREFIX) {
-            // Only the topic's own group reads it, whatever other names are stored for it (docs/format.md).
+            // Only the topic's own group reads it, whatever other names are stored for it (docs/internals/format.md).
             return Some(self.table.get(topic).and_then(|groups| groups.get(group)).map_or(0, offset));
         }
         self.table.get(topic)?.values().map(offset).min()

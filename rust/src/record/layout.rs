@@ -1,7 +1,7 @@
 //! Defines the offset of each field of a record, and the bits of its sysflag.
 //!
 //! In:     nothing.
-//! Out:    constants, each computed from the previous one (docs/format.md, "Message record").
+//! Out:    constants, each computed from the previous one (docs/internals/format.md, "Message record").
 //! Always: big-endian. Hosts are 8 bytes (IPv4) or 20 (IPv6), so fields after the born host move with the sysflag.
 //!
 //! ```text

@@ -460,9 +460,9 @@ impl File for DiskFile {
             return Ok(Box::new(DiskReadMap { map: None }));
         }
         let bytes = usize::try_from(len).map_err(|_| self.error("map", Errno::OVERFLOW))?;
-        // SAFETY: the map is read-only and no store file is truncated while it is open (docs/failures.md), so no access
-        // faults. Only bytes past the visible end may change under the view; callers read those only as plain integers
-        // and bytes, whose every value is allowed, and verify them afterwards.
+        // SAFETY: the map is read-only and no store file is truncated while it is open (docs/operate/failures.md), so
+        // no access faults. Only bytes past the visible end may change under the view; callers read those only as plain
+        // integers and bytes, whose every value is allowed, and verify them afterwards.
         let map = unsafe { MmapOptions::new().len(bytes).map(&self.handle) }.map_err(|e| self.error("map", e))?;
         Ok(Box::new(DiskReadMap { map: Some(map) }))
     }

@@ -21,7 +21,7 @@ pub(super) struct Geometry {
     pub(super) index: IndexGeometry,
 }
 
-/// Refuses kinds of stores that txstore cannot continue (docs/format.md).
+/// Refuses kinds of stores that txstore cannot continue (docs/internals/format.md).
 pub(crate) fn refuse(storage: &dyn Storage) -> Result<()> {
     if storage.len("consumequeue/CURRENT")?.is_some() {
         return Err(foreign(

@@ -1,4 +1,4 @@
-//! Tests of the store: each promise of docs/transactions.md by its name, on storage in memory.
+//! Tests of the store: each promise of docs/internals/transactions.md by its name, on storage in memory.
 
 mod brokers_end;
 mod concurrency;

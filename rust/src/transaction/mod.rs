@@ -11,7 +11,7 @@
 //! ```
 //! In:     records of the log, calls.
 //! Out:    pending transactions, outcomes, and records to write.
-//! Always: each transaction has one outcome (docs/transactions.md).
+//! Always: each transaction has one outcome (docs/internals/transactions.md).
 //! Not here: when to check (Python decides this).
 
 pub mod convert;

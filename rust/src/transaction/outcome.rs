@@ -3,7 +3,7 @@
 //! In:     which records of a transaction the log contains.
 //! Out:    its outcome, or that it is pending.
 //! Always: a final message outweighs a discarded copy, and that outweighs an op. So one record makes the decision
-//!         (docs/transactions.md). A queue offset without a note is finished with an unknown outcome.
+//!         (docs/internals/transactions.md). A queue offset without a note is finished with an unknown outcome.
 //! Not here: the positions of records.
 
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //!
 //! In:     half, final, discarded and op records, as recovery reads them.
 //! Out:    pending and decided transactions, and the decided halves that no op names yet.
-//! Always: the rule of docs/transactions.md. It also covers stores that a broker used: a broker puts half messages back
-//!         and may commit twice.
+//! Always: the rule of docs/internals/transactions.md. It also covers stores that a broker used: a broker puts half
+//!         messages back and may commit twice.
 //! Not here: reading the log, writing the missing ops.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -32,8 +32,8 @@ pub enum Keep {
     Identities,
     /// Every transaction with all its records, to list them.
     All,
-    /// The same, until the caller takes a transaction that has ended (`Replay::next_ended`). The caller also learns which
-    /// records had no transaction (`Replay::next_unmatched`).
+    /// The same, until the caller takes a transaction that has ended (`Replay::next_ended`). The caller also learns
+    /// which records had no transaction (`Replay::next_unmatched`).
     UntilTaken,
 }
 

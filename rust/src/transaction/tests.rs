@@ -1,4 +1,5 @@
-//! Tests of half messages: the rule of docs/transactions.md record by record, and the table against a naive model.
+//! Tests of half messages: the rule of docs/internals/transactions.md record by record, and the table against a naive
+//! model.
 
 mod ages;
 mod decided;

@@ -1,4 +1,5 @@
-"""Fold: turns the traces in the log into one row per transaction, by the rule of docs/transactions.md in Spark SQL.
+"""Fold: turns the traces in the log into one row per transaction, by the rule of docs/internals/transactions.md in
+Spark SQL.
 
 In:     rows of the view `traces`.
 Out:    transactions, with the parts from which a later run folds them again.

@@ -23,7 +23,7 @@ const CHUNK_MAX: u64 = 64 << 20;
 /// The most space allocated ahead by writing zeros, in bytes: writing this much has no visible cost between syncs.
 const WRITTEN_MAX: u64 = 1 << 20;
 /// One write of zeros ahead of small records. Creating pages together costs a third less than creating them for each
-/// record, and larger writes cost more again (docs/performance.md).
+/// record, and larger writes cost more again (docs/internals/performance.md).
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// Bytes of the log that are kept in memory after they are written.
 const RECENT_MAX: usize = 256 << 10;
@@ -282,7 +282,7 @@ impl Appender {
             };
             let bytes_end = part.offset + to_u64(bytes.len());
             // A sync after the first write to new space also waits for the file system's journal. So a batch that is
-            // synced soon writes more space at once (docs/performance.md).
+            // synced soon writes more space at once (docs/internals/performance.md).
             let (wanted, ahead) = if synced_soon {
                 (bytes_end + block, bytes_end + WRITTEN_MAX)
             } else {

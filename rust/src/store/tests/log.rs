@@ -1,5 +1,5 @@
-//! Tests what docs/promises.md promises of the log, L1 to L8: for example that what is left after a crash is a prefix,
-//! that offsets are never given twice, and that damage is not taken for the log's end.
+//! Tests what docs/reference/promises.md promises of the log, L1 to L8: for example that what is left after a crash is
+//! a prefix, that offsets are never given twice, and that damage is not taken for the log's end.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The rule of docs/transactions.md on logs that a broker, or a broker and txstore, could have written.
+//! The rule of docs/internals/transactions.md on logs that a broker, or a broker and txstore, could have written.
 
 use super::*;
 use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, REPAIR_TOPIC};
