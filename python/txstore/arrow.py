@@ -60,10 +60,12 @@ def scan(
         topic_pattern: only topics whose whole name matches this regular expression.
         system_topics: with "messages", also half, op, delay and other system topics.
         transaction_types: only these: "none", "prepared", "commit", "rollback".
-        start_physical_offset, end_physical_offset: only records that begin in this range, in bytes of the commit log;
-            the end is excluded.
-        start_time, end_time: only records stored in this range; the end is excluded. Without a time zone: local time.
-        batch_rows, batch_bytes: limits of a batch: 16,384 rows, 8 MiB of records; a single larger record is a batch.
+        start_physical_offset: only records that begin here or later, in bytes of the commit log.
+        end_physical_offset: only records that begin before it.
+        start_time: only records stored at this time or later. Without a time zone: local time.
+        end_time: only records stored before it.
+        batch_rows: the most rows of a batch; 16,384 by default.
+        batch_bytes: the most bytes of a batch's records; 8 MiB by default. A single larger record is a batch.
         bad_records: "fail" raises with file and offset; "skip" skips the record and counts it in `Scan.bad_records`.
         fail_on_data_loss: whether it is an error that retention removed the start of the range; if not, the scan begins
             after it and counts the bytes in `Scan.lost_bytes`.
@@ -73,11 +75,13 @@ def scan(
             "transactions" uses one.
 
     Raises:
-        StoreIOError: the path does not exist. ForeignStoreError: it is not a store.
+        StoreIOError: the path does not exist.
+        ForeignStoreError: it is not a store.
         InvalidOptionError: an unknown view, column, topic or type, or a range outside the log.
         OffsetTooOldError: retention removed the start of the range.
-        While it is read, the consumer raises its own error with the engine's text; `Scan.raise_failure()` raises the
-        engine's error.
+
+    While it is read, the consumer raises its own error with the engine's text; `Scan.raise_failure()` raises the
+    engine's error.
     """
     names = None if topics is None else _checked_topics(path, list(topics))
     if view not in _WITH_TOPICS and (names is not None or topic_pattern is not None):

@@ -116,6 +116,27 @@ def test_links_resolve() -> None:
                 assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
+@pytest.mark.parametrize("page", ["SECURITY.md", "docs/reference/versions.md"])
+def test_tests_that_a_page_names_exist(page: str) -> None:
+    """Each supported version, and each defence, has a test that shows it."""
+    text = (ROOT / page).read_text()
+    rows = re.findall(r"^\|.*(?:`make |`tests/|`fuzz/).*\|$", text, flags=re.MULTILINE)
+    assert len(rows) == len(re.findall(r"^\|", text, flags=re.MULTILINE)) - 2
+    paths = re.findall(r"`((?:tests|fuzz)/[\w./]*)`", text)
+    assert len(paths) >= 5
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    assert set(re.findall(r"`make ([a-z-]+)", text)) <= targets
+
+
+def test_spark_of_the_matrix_are_those_that_are_supported() -> None:
+    (sparks,) = re.findall(r"^SPARKS \?= (.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    (row,) = re.findall(
+        r"^\| Apache Spark \| ([\d., ]+):", (ROOT / "docs/reference/versions.md").read_text(), re.MULTILINE
+    )
+    assert row.split(", ") == sparks.split()
+
+
 def test_make_help_lists_the_targets() -> None:
     run = subprocess.run(["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True)
     told = set(re.findall(r"^  make (\w+)", run.stdout, flags=re.MULTILINE))

@@ -1,0 +1,1 @@
+"""The documentation site: hooks of mkdocs, and the texts and scripts of its diagrams."""
