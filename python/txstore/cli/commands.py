@@ -45,6 +45,7 @@ _NOUNS = {
     "console": "Show a store in a browser.",
     "replica": "Copies of a served store: status, promote, forget.",
     "store": "A whole store: create, stat, check, repair, backup, dump, heal.",
+    "doctor": "Show what a report of a fault needs: versions, limits, clock, file system, lock.",
 }
 _INTERRUPTED = 130  # 128 + SIGINT, as in shells.
 
