@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from txstore import __version__, errors
+from txstore.cli.examples import add_examples
 from txstore.cli.exit_codes import exit_code
 from txstore.cli.output import paint
 
@@ -61,7 +62,7 @@ class _Commands(TyperGroup):
             return None
         command = get_command(importlib.import_module(f"txstore.cli.{cmd_name}").app)
         command.name = cmd_name
-        return command
+        return add_examples(command, cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):

@@ -21,13 +21,13 @@ from txstore.inspection.doctor import diagnose
 
 __all__ = ["app"]
 
-app: typer.Typer = typer.Typer()
+app: typer.Typer = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
 def doctor(
     path: Annotated[
-        str | None, typer.Argument(metavar="[PATH]", help="A store's directory, or TXSTORE_PATH.", show_default=False)
+        str | None, typer.Argument(metavar="PATH", help="A store's directory, or TXSTORE_PATH.", show_default=False)
     ] = None,
     as_json: AsJson = False,
 ) -> int:
