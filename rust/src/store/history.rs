@@ -197,11 +197,13 @@ impl Shared {
 
     fn replay_all(&self) -> Replay {
         // Only a broker's progress proves that a half without an op or a final message is finished. If its file is
-        // lost, the table has it.
+        // lost, the table has it, except for what a crash cut: a reader's table takes that as rolled back before an op says
+        // so.
         let ours = self.configuration.settings.lock().is_all_ours(self.log.segments.first(), self.log.appended());
         let mut inner = self.inner.lock();
         let half_end = inner.half_queue_end();
-        let progress = inner.derived.stored_half_progress.max(inner.derived.table.half_progress(half_end));
+        let known_end = inner.derived.replay.cut_set_from().unwrap_or(half_end).min(half_end);
+        let progress = inner.derived.stored_half_progress.max(inner.derived.table.half_progress(known_end));
         Replay::new(Keep::All, self.log.segments.first(), if ours { 0 } else { progress })
     }
 

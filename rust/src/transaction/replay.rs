@@ -69,6 +69,8 @@ pub struct Replay {
     /// Halves from this physical offset on may form sets. Earlier ones may have copies that a broker put back.
     sets_from: u64,
     forming: Forming,
+    /// The lowest queue offset of a set that was cut by a crash. Only txstore wrote the half queue from there on.
+    cut_set: Option<u64>,
     /// The transactions of several messages, by the physical offsets of their other halves.
     by_other_half: HashMap<u64, Key>,
     /// The highest queue offset that an op names, plus 1.
@@ -123,6 +125,7 @@ impl Replay {
             unnamed: BTreeSet::new(),
             sets_from: u64::MAX,
             forming: Forming::default(),
+            cut_set: None,
             by_other_half: HashMap::new(),
             named_end: 0,
             is_repaired: false,
@@ -175,6 +178,12 @@ impl Replay {
     /// Continues with a table that was started: its times are store timestamps minus `epoch_ms`.
     pub const fn continue_from(&mut self, epoch_ms: i64) {
         self.epoch_ms = epoch_ms;
+    }
+
+    /// Returns the queue offset of the first half message whose set is not complete. The table does not have it, but no
+    /// broker has finished it.
+    pub fn cut_set_from(&self) -> Option<u64> {
+        self.cut_set.or_else(|| self.forming.first())
     }
 
     /// Notes from now on whether the last record is the last one of its write.
@@ -235,6 +244,7 @@ impl Replay {
 
     /// Rolls back the halves of a set whose last half is missing: a crash came while they were written.
     fn abandon_set(&mut self, table: &mut Table) {
+        self.cut_set = self.cut_set_from();
         for queue_offset in self.forming.abandon() {
             table.decided.set(queue_offset, Outcome::RolledBack);
             if !mutated(Mutant::SetNotRolledBack) {

@@ -113,6 +113,11 @@ impl Forming {
         next.is_some() && next == mark
     }
 
+    /// Returns the queue offset of the first half message of an incomplete set.
+    pub(super) fn first(&self) -> Option<u64> {
+        self.others.first().map(|(copy, _)| copy.queue_offset)
+    }
+
     /// Returns the queue offsets of the half messages of an incomplete set, and forgets it.
     pub(super) fn abandon(&mut self) -> Vec<u64> {
         self.mark = None;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::base::error::Outcome;
 use crate::base::names::DISCARD_TOPIC;
+use crate::record::Draft;
 use crate::record::message::{Origin, Topic};
 use crate::record::properties::{TRANSACTION_ID, TRANSACTION_SET};
 
@@ -235,4 +236,23 @@ fn the_topics_of_a_transaction_are_those_of_all_its_messages() {
     end(&store, &sent[0], EndKind::RollBack).unwrap();
     assert_eq!(topics(&sent[1]).len(), 3, "also after its end, whose repetition is answered");
     store.real_topics(QueueOffset(9)).unwrap_err();
+}
+
+/// A crash cut a set in a log that a broker began. No broker has finished what is left of it, so a reader does not show
+/// it as finished, before and after a writer has rolled it back. Found by the simulation.
+#[test]
+fn t2_a_cut_set_after_a_brokers_log_is_not_finished_until_it_is_rolled_back() {
+    let ordinary = Draft { topic: "orders", ..super::foreign::half(b"") };
+    let brokers = super::foreign::broker(&[(ordinary, 0)]);
+    let brokers = brokers.with(|options| options.transaction_flush_disk_type = FlushDiskType::Async);
+    let store = brokers.open();
+    let sent = prepare_many(&store, &["1", "2", "3"]).unwrap();
+    let bench = brokers.killed();
+    let file = bench.memory.open("commitlog/00000000000000000000", OpenMode::Write).unwrap();
+    let last = sent[0].physical_offset.0;
+    file.write_at(&vec![0; usize::try_from(appended(&store) - last).unwrap()], last).unwrap();
+    let outcomes = |store: &Store| store.transactions().unwrap().iter().map(|row| row.outcome).collect::<Vec<_>>();
+    assert_eq!(outcomes(&bench.read_only()), [None, None]);
+    bench.open().close().unwrap();
+    assert_eq!(outcomes(&bench.read_only()), [Some(Outcome::RolledBack), Some(Outcome::RolledBack)]);
 }
