@@ -64,4 +64,4 @@ macro_rules! replays {
     };
 }
 
-replays! { access body config frame grpc half index names offsets properties queue record snapshot store }
+replays! { access body config frame grpc half index names offsets properties queue record snapshot sql92 store }

@@ -19,6 +19,7 @@ pub mod properties;
 pub mod queue;
 pub mod record;
 pub mod snapshot;
+pub mod sql92;
 pub mod store;
 
 /// An input that is read from its beginning; after its end every byte is 0.

@@ -15,7 +15,7 @@ if sys.platform != "linux":
     raise ImportError(f"txstore runs on Linux; this is {sys.platform}\nhint: use WSL, a container or a virtual machine")
 
 from txstore import _native
-from txstore._native import EndResult, OpenReport, StoreStat, TransactionRow, __version__, unique_id
+from txstore._native import EndResult, OpenReport, Sql, StoreStat, TransactionRow, __version__, unique_id
 from txstore.arrow import Scan, scan
 from txstore.errors import (
     AlreadyEndedError,
@@ -151,6 +151,7 @@ __all__ = [
     "Server",
     "ServerConfig",
     "SharedBroker",
+    "Sql",
     "StillPendingError",
     "StoreClosedError",
     "StoreCorruptError",

@@ -532,6 +532,26 @@ class Expired:
         """How many files of the index were removed."""
 
 @final
+class Sql:
+    """An SQL92 expression over the properties of messages, instead of tags: `Sql("price > 10 AND region = 'eu'")`.
+
+    The rules are those of RocketMQ's filter: `=`, `<>`, `<`, `<=`, `>`, `>=`, BETWEEN, IN, IS NULL, CONTAINS, STARTSWITH,
+    ENDSWITH, AND, OR, NOT. A property is a string, and is converted to the type of the number that it is compared with:
+    "2.5" is not an integer, so `price > 2` does not hold for it, and `price > 2.0` does. TAGS and KEYS are properties, too.
+    Raises InvalidOptionError, which names the position in the expression (at most 16 KiB).
+    """
+
+    def __new__(cls, expression: str) -> Sql: ...
+    @property
+    def expression(self) -> str:
+        """The text."""
+    def matches(self, properties: dict[str, str]) -> bool:
+        """Returns whether a message with these properties fulfils the expression."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __reduce__(self) -> tuple[type[Sql], tuple[str]]: ...
+
+@final
 class StoreStat:
     """Statistics of an open store. The constructor is for what a server sent."""
 
@@ -820,7 +840,12 @@ class Store:
 
     # Read
     def read(
-        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_messages: int = 32,
+        tags: Sequence[str] | Sql | None = None,
     ) -> tuple[list[StoredMessage], int]:
         """Returns visible messages of a queue in order, and the queue offset to continue at (after skipped tags).
 
@@ -828,7 +853,12 @@ class Store:
         queue's first entry. Returns an empty list at or above its end.
         """
     def pull(
-        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_messages: int = 32,
+        tags: Sequence[str] | Sql | None = None,
     ) -> tuple[list[StoredMessage], int]:
         """Reads as `read` does, for a consumer: `retry` can be called on the messages."""
     def append_copy(
@@ -1851,8 +1881,8 @@ class RemotingServer:
         """Returns the number of a group's members that are clients of the gRPC protocol."""
     def forget_group(self, group: str) -> None:
         """Forgets a group and what it has in flight. Its next use causes an `UnknownGroup` again."""
-    def set_subscriptions(self, group: str, wanted: Sequence[tuple[str, Sequence[str] | None, int]]) -> None:
-        """Sets a group's subscriptions: (topic, tags or None for all, version)."""
+    def set_subscriptions(self, group: str, wanted: Sequence[tuple[str, Sequence[str] | Sql | None, int]]) -> None:
+        """Sets a group's subscriptions: (topic, tags, an expression or None for all, version)."""
     def set_orderly(self, group: str, orderly: bool) -> None:
         """Sets whether a group locks its queues."""
     def counters(self) -> dict[str, int]:

@@ -18,6 +18,7 @@ from txstore.message import (
     SentMessage,
     TransactionState,
 )
+from txstore.selector import Selector
 
 __all__ = ["BrokerInterface", "ConsumerMember", "EndedTransaction", "ProducerMember", "Pull"]
 
@@ -26,7 +27,7 @@ class Pull(Protocol):
     """Reads a queue for a consumer. Its messages support `retry`, and a retried message shows its own topic."""
 
     def __call__(
-        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
+        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Selector = None
     ) -> tuple[Sequence[ReceivedMessage], int]:
         """Reads as `BrokerInterface.read` does."""
 
@@ -69,7 +70,7 @@ class ConsumerMember(Protocol):
     @property
     def topic(self) -> str: ...
     @property
-    def tags(self) -> Sequence[str] | None: ...
+    def tags(self) -> Selector: ...
     @property
     def message_model(self) -> MessageModel: ...
     @property
@@ -145,7 +146,7 @@ class BrokerInterface(Protocol):
         """Returns the ids of readable queues; empty for an unknown topic."""
 
     def read(
-        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
+        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Selector = None
     ) -> tuple[Sequence[ReceivedMessage], int]:
         """Returns visible messages in order, and the queue offset to read next. Raises OffsetTooOldError."""
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from txstore.errors import InvalidOptionError
 from txstore.message import LocalTransactionState, TransactionMessage
+from txstore.selector import parse_tags
 
 __all__ = [
     "AnyChecker",
@@ -29,7 +30,6 @@ __all__ = [
     "as_checker",
     "as_executer",
     "parse_answer",
-    "parse_tags",
 ]
 
 State_co = TypeVar("State_co", covariant=True)
@@ -162,21 +162,6 @@ def parse_answer(answer: object, question: str) -> tuple[LocalTransactionState, 
     if isinstance(answer, LocalTransactionState):
         return answer, None
     return LocalTransactionState.UNKNOWN, f"{question} returned {type(answer).__name__}, not a LocalTransactionState"
-
-
-def parse_tags(tags: str | None) -> tuple[str, ...] | None:
-    """Parses RocketMQ's tag expression: `"a || b"` → `("a", "b")`; None, "" and "*" → None, which is every message.
-
-    Raises InvalidOptionError for an expression without a tag.
-    """
-    if tags is not None and not isinstance(tags, str):
-        raise InvalidOptionError(f'tags must be a str, got {tags!r}\nhint: "a || b", or "*" for all', option="tags")
-    if tags is None or tags.strip() in ("", "*"):
-        return None
-    found = tuple(dict.fromkeys(word.strip() for word in tags.split("||") if word.strip()))
-    if not found:
-        raise InvalidOptionError(f'tags {tags!r} contain no tag\nhint: "a || b", or "*" for all', option="tags")
-    return None if "*" in found else found
 
 
 class Checkers:

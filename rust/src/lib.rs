@@ -38,6 +38,7 @@ pub mod arrow;
 #[cfg(feature = "arrow")]
 pub mod backup;
 pub mod base;
+pub mod filter;
 pub mod index;
 pub mod log;
 pub mod record;

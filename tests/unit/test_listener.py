@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from txstore.errors import InvalidOptionError
-from txstore.listener import Checkers, TransactionListener, as_checker, as_executer, parse_answer, parse_tags
+from txstore.listener import Checkers, TransactionListener, as_checker, as_executer, parse_answer
 from txstore.message import LocalTransactionState, Message, TransactionMessage
+from txstore.selector import parse_tags
 
 COMMIT, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.UNKNOWN
 

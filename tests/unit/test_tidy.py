@@ -28,6 +28,7 @@ RUST_FOLDERS = {
     for folder, modules in {
         "base": "mutant units error clock panics sync options names java",
         "record": "mod message outbox",
+        "filter": "mod",
         "storage": "mod segment config_file checkpoint settings epochs",
         "log": "commit_log published flush",
         "index": "consume_queue key_index offsets delay dispatch",
@@ -44,12 +45,13 @@ RUST_FOLDERS = {
 }
 RUST_ORDER = [(folder, module) for folder, modules in RUST_FOLDERS.items() for module in modules]
 PYTHON_MODULES = (
-    "transaction_state errors coroutines serialization config message listener interface _native arrow lazy consumer "
-    "producer transactions broker remoting client otel console server shared aio testing database django report spark "
+    "transaction_state errors coroutines serialization config message selector listener interface _native arrow lazy "
+    "consumer producer transactions broker remoting client otel console server shared aio testing database django "
+    "report spark "
     "inspection backup cli"
 ).split()
-# Message and StoredMessage are the border's own classes, shown to users by the module that bears their name.
-PYTHON_EXCEPTIONS = {("message", "_native")}
+# Message, StoredMessage and Sql are the border's own classes, shown to users by the module that bears their name.
+PYTHON_EXCEPTIONS = {("message", "_native"), ("selector", "_native")}
 # Modules to the right of the client may also import the package itself, `import txstore`.
 PUBLIC_API_FROM = "client"
 # What we do not write, and what to write instead. Only words that have a standard word in every sense are listed.

@@ -25,6 +25,7 @@ from txstore.message import ConsumeFromWhere, LocalTransactionState, MessageMode
 from txstore.producer import LocalDatabase
 from txstore.producer import producer as sending
 from txstore.producer.outbox import OutboxDatabase, Outboxes
+from txstore.selector import Sql
 
 __all__ = ["Broker"]
 
@@ -114,7 +115,7 @@ class Broker(abc.ABC):
         self,
         group: str,
         topic: Topics,
-        tags: str | None = None,
+        tags: str | Sql | None = None,
         *,
         start: ConsumeFromWhere | datetime = ConsumeFromWhere.FIRST,
         message_model: MessageModel = MessageModel.CLUSTERING,

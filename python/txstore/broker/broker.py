@@ -71,6 +71,7 @@ from txstore.message import (
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
 from txstore.producer.outbox import OutboxDatabase, Outboxes
 from txstore.producer.registry import Producers
+from txstore.selector import Selector
 from txstore.transactions.decision import Action, CheckRules
 from txstore.transactions.history import CheckHistory
 from txstore.transactions.pending import PendingTransaction
@@ -459,7 +460,7 @@ class EmbeddedBroker(ConsumerGroups, GroupTable, Lookups):
         return self._store.append_many(messages, queue_ids)
 
     def read(
-        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
+        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Selector = None
     ) -> tuple[list[StoredMessage], int]:
         """Returns visible messages of a queue in order, and the queue offset to read next.
 

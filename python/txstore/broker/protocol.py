@@ -14,6 +14,7 @@ from txstore.interface import EndedTransaction
 from txstore.listener import AnyChecker, AnyListener
 from txstore.message import ConsumeFromWhere, LocalTransactionState, MessageModel, SentMessage
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
+from txstore.selector import Sql
 
 __all__ = ["Broker"]
 
@@ -48,7 +49,7 @@ class Broker(Protocol):
         self,
         group: str,
         topic: Topics,
-        tags: str | None = None,
+        tags: str | Sql | None = None,
         *,
         start: ConsumeFromWhere | datetime = ConsumeFromWhere.FIRST,
         message_model: MessageModel = MessageModel.CLUSTERING,

@@ -21,8 +21,21 @@ from typer.core import TyperCommand
 
 from txstore.cli.target import SERVER, Operated, Target, reading, target_of
 from txstore.errors import InvalidOptionError, TxStoreError
+from txstore.selector import Sql
 
-__all__ = ["AsJson", "GroupName", "Limit", "StorePath", "StoreTarget", "Tags", "TopicName", "moment", "noun"]
+__all__ = [
+    "AsJson",
+    "Filter",
+    "GroupName",
+    "Limit",
+    "StorePath",
+    "StoreTarget",
+    "Tags",
+    "TopicName",
+    "moment",
+    "noun",
+    "selector_of",
+]
 
 
 def _directory(path: str) -> Target:
@@ -80,6 +93,10 @@ AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON instead of
 Limit: TypeAlias = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most N.")]
 Tags: TypeAlias = Annotated[
     str | None, typer.Option("--tags", metavar="TAGS", help="Only messages with one of these tags: 'a || b'.")
+]
+Filter: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--sql", metavar="EXPRESSION", help="Only messages whose properties fulfil this: 'price > 10'."),
 ]
 
 
@@ -156,6 +173,16 @@ def noun(text: str | None = None) -> typer.Typer:
     """Creates the app that a noun's verbs are added to; `text` is its help. A command without verbs has no text."""
     # Plain help, as for the root.
     return _Noun(help=text, no_args_is_help=text is not None, add_completion=False, rich_markup_mode=None)
+
+
+def selector_of(tags: str | None, sql: str | None) -> str | Sql | None:
+    """Returns what `--tags` or `--sql` selects. Raises InvalidOptionError for both, and for a wrong expression."""
+    if tags is not None and sql is not None:
+        raise InvalidOptionError(
+            f"--tags {tags!r} and --sql {sql!r} are two filters\nhint: an expression can name the tag: TAGS = 'paid'",
+            option="--sql",
+        )
+    return tags if sql is None else Sql(sql)
 
 
 def moment(text: str, option: str) -> datetime:

@@ -16,7 +16,7 @@ from typing import Annotated, cast
 import typer
 
 from txstore import ConsumeFromWhere, Consumer, EmbeddedBroker, StoredMessage
-from txstore.cli.arguments import AsJson, StoreTarget, Tags, TopicName, moment, noun
+from txstore.cli.arguments import AsJson, Filter, StoreTarget, Tags, TopicName, moment, noun, selector_of
 from txstore.cli.records import print_message
 from txstore.cli.send import must_be_topic
 from txstore.cli.target import Operated, writing
@@ -37,6 +37,7 @@ def consume(
     topic: TopicName,
     group: Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The consumer group to read for.")],
     tags: Tags = None,
+    sql: Filter = None,
     start: Annotated[
         str, typer.Option("--from", metavar="WHERE", help="Where a new group begins: first, last, or a time.")
     ] = "first",
@@ -48,7 +49,7 @@ def consume(
     where = ConsumeFromWhere(start) if start in ("first", "last") else moment(start, "--from")
     with writing(path) as broker:
         must_be_topic(broker, path, topic)
-        with broker.consumer(group, topic, tags, start=where) as consumer:
+        with broker.consumer(group, topic, selector_of(tags, sql), start=where) as consumer:
             _print_all(broker, consumer, limit, follow=follow, as_json=as_json)
 
 

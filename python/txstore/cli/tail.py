@@ -15,10 +15,10 @@ from typing import Annotated
 import typer
 
 from txstore import MessageQueue, StoredMessage
-from txstore.cli.arguments import AsJson, StoreTarget, Tags, TopicName, noun
+from txstore.cli.arguments import AsJson, Filter, StoreTarget, Tags, TopicName, noun, selector_of
 from txstore.cli.records import print_message
 from txstore.cli.target import Operated, reading
-from txstore.listener import parse_tags
+from txstore.selector import Selector, parse_selector
 
 __all__ = ["app"]
 
@@ -33,12 +33,13 @@ def tail(
     path: StoreTarget,
     topic: TopicName,
     tags: Tags = None,
+    sql: Filter = None,
     limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=0, help="Begin with the last N.")] = 10,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more until interrupted.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show a topic's newest messages, without acknowledging any."""
-    wanted = parse_tags(tags)
+    wanted = parse_selector(selector_of(tags, sql))
     with reading(path) as broker:
         broker.describe_topic(topic)
         ranges = {queue_id: (first, end) for _, queue_id, first, end in broker.queues(topic)}
@@ -60,7 +61,7 @@ def tail(
 
 
 def _newest(
-    broker: Operated, queue: MessageQueue, first: int, end: int, tags: tuple[str, ...] | None, limit: int
+    broker: Operated, queue: MessageQueue, first: int, end: int, tags: Selector, limit: int
 ) -> list[StoredMessage]:
     """Returns the last `limit` messages of a queue. Reads batches backwards until enough have one of the tags."""
     at = end
@@ -77,7 +78,7 @@ def _newest(
     return found[len(found) - min(limit, len(found)) :]
 
 
-def _since(broker: Operated, topic: str, ends: dict[int, int], tags: tuple[str, ...] | None) -> Iterator[StoredMessage]:
+def _since(broker: Operated, topic: str, ends: dict[int, int], tags: Selector) -> Iterator[StoredMessage]:
     """Yields the messages after `ends`, and advances `ends`."""
     came: list[StoredMessage] = []
     for _, queue_id, first, _ in broker.queues(topic):

@@ -23,6 +23,7 @@ from txstore.errors import BrokerRefusedError, InvalidOptionError
 from txstore.message import ConsumeFromWhere, LocalTransactionState, SendStatus, SentMessage, transaction_id_of
 from txstore.remoting.administration import decode, decode_error, encode
 from txstore.remoting.refusals import refusal
+from txstore.selector import Selector, Sql
 from txstore.transaction_state import TransactionState
 from txstore.transactions.pending import PendingTransaction
 from txstore.transactions.trace import TransactionTrace
@@ -269,10 +270,11 @@ class Administration:
         return found
 
     async def read(
-        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
+        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Selector = None
     ) -> tuple[list[StoredMessage], int]:
         """Returns messages of a queue in order, and the queue offset to read next. Acknowledges nothing."""
-        wanted = None if tags is None else list(tags)
+        # A string is an SQL92 expression, a list has tags.
+        wanted = tags.expression if isinstance(tags, Sql) else None if tags is None else list(tags)
         found: tuple[list[StoredMessage], int] = await self._administer(
             "read", topic=topic, queue_id=queue_id, queue_offset=queue_offset, max_messages=max_messages, tags=wanted
         )

@@ -16,6 +16,7 @@ from txstore.client.sending import RemoteEnd, RemoteSent
 from txstore.config import Duration
 from txstore.consumer.progress import DeadLetter, GroupDescription, QueueLag
 from txstore.message import ConsumeFromWhere, SentMessage
+from txstore.selector import Selector
 from txstore.transaction_state import TransactionState
 from txstore.transactions.pending import PendingTransaction
 from txstore.transactions.trace import TransactionTrace
@@ -200,7 +201,7 @@ class BlockingAdministration:
         return self._run(self._administration.query_by_time(topic, begin, end, max_messages=max_messages))
 
     def read(
-        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
+        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Selector = None
     ) -> tuple[list[StoredMessage], int]:
         """Returns messages of a queue in order, and the queue offset to read next. Acknowledges nothing."""
         return self._run(self._administration.read(topic, queue_id, queue_offset, max_messages, tags))

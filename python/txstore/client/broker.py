@@ -58,6 +58,7 @@ from txstore.message import (
 )
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
 from txstore.producer.outbox import OutboxDatabase, Outboxes
+from txstore.selector import Sql
 
 __all__ = ["EMBEDDED_ONLY", "MESSAGE_SIZE_MAX", "RemoteBroker", "Session"]
 
@@ -274,7 +275,7 @@ class RemoteBroker(BlockingAdministration):
         self,
         group: str,
         topic: Topics,
-        tags: str | None = None,
+        tags: str | Sql | None = None,
         *,
         start: ConsumeFromWhere | datetime = ConsumeFromWhere.FIRST,
         message_model: MessageModel = MessageModel.CLUSTERING,

@@ -6,19 +6,15 @@ Always: the consumers of a group appear as one, with the subscriptions of all.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from txstore._native import java_hash_code
 from txstore.interface import ConsumerMember, ProducerMember
 from txstore.message import MessageModel, retry_group, retry_topic
+from txstore.selector import Selector, Sql, expression, expression_type
 
-__all__ = ["expression", "heartbeat", "offset_group", "offset_name", "subscription"]
-
-
-def expression(tags: Sequence[str] | None) -> str:
-    """Returns tags as RocketMQ's subscription expression, such as `a || b`; `*` for all."""
-    return "*" if tags is None else " || ".join(tags)
+__all__ = ["heartbeat", "offset_group", "offset_name", "subscription"]
 
 
 def offset_group(consumer: ConsumerMember) -> str:
@@ -35,7 +31,7 @@ def offset_name(consumer: ConsumerMember, topic: str) -> str:
 
 def heartbeat(client_id: str, producers: Iterable[ProducerMember], consumers: Iterable[ConsumerMember]) -> bytes | None:
     """Returns the body of a heartbeat, or None if there are no producers and consumers."""
-    groups: dict[str, tuple[MessageModel, dict[str, Sequence[str] | None]]] = {}
+    groups: dict[str, tuple[MessageModel, dict[str, Selector]]] = {}
     for consumer in consumers:
         _, topics = groups.setdefault(offset_group(consumer), (consumer.message_model, {}))
         topics[consumer.topic] = consumer.tags
@@ -54,25 +50,26 @@ def heartbeat(client_id: str, producers: Iterable[ProducerMember], consumers: It
     return json.dumps(facts).encode()
 
 
-def _consumers(group: str, model: MessageModel, topics: dict[str, Sequence[str] | None]) -> dict[str, Any]:
+def _consumers(group: str, model: MessageModel, topics: dict[str, Selector]) -> dict[str, Any]:
     return {
         "groupName": group,
         "consumeType": "CONSUME_PASSIVELY",
         "messageModel": model.value,
         "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-        "subscriptionDataSet": [subscription(topic, tags) for topic, tags in topics.items()],
+        "subscriptionDataSet": [subscription(topic, selector) for topic, selector in topics.items()],
         "unitMode": False,
     }
 
 
-def subscription(topic: str, tags: Sequence[str] | None) -> dict[str, Any]:
-    """Returns the SubscriptionData of a topic. `tags` None selects all messages."""
+def subscription(topic: str, selector: Selector) -> dict[str, Any]:
+    """Returns the SubscriptionData of a topic."""
+    tags = () if selector is None or isinstance(selector, Sql) else selector
     return {
         "topic": topic,
-        "subString": expression(tags),
-        "tagsSet": list(tags or ()),
-        "codeSet": [java_hash_code(tag) for tag in tags or ()],
+        "subString": expression(selector),
+        "tagsSet": list(tags),
+        "codeSet": [java_hash_code(tag) for tag in tags],
         "subVersion": 0,
-        "expressionType": "TAG",
+        "expressionType": expression_type(selector),
         "classFilterMode": False,
     }

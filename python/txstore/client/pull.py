@@ -17,9 +17,9 @@ from typing import TypeAlias
 
 from txstore._native import RemotingCommand, RequestCode, ResponseCode, StoredMessage, decode_records
 from txstore.client.client import Client
-from txstore.client.heartbeat import expression
 from txstore.errors import OffsetTooOldError, ProtocolError, StoreForkedError, TxStoreError
 from txstore.remoting.refusals import refusal
+from txstore.selector import Selector, Sql, expression, expression_type
 
 __all__ = ["Puller", "QueueReader"]
 
@@ -49,7 +49,7 @@ class QueueReader:
         topic: str,
         number: int,
         queue_offset: int,
-        tags: Sequence[str] | None,
+        tags: Selector,
         go_back: GoBack,
     ) -> None:
         self._client = client
@@ -158,7 +158,7 @@ class QueueReader:
             "suspendTimeoutMillis": str(round(options.seconds("broker_suspend_max_time") * 1000) if suspend else 0),
             "subscription": expression(self._tags),
             "subVersion": "0",
-            "expressionType": "TAG",
+            "expressionType": expression_type(self._tags),
         }
         timeout = options.seconds("pull_timeout" if suspend else "request_timeout")
         return await self._client.ask(queue.broker, RequestCode.PULL_MESSAGE, fields, timeout=timeout)
@@ -218,7 +218,9 @@ class QueueReader:
     def _wanted(self, messages: list[StoredMessage]) -> list[StoredMessage]:
         """Returns the messages with wanted tags. A broker compares only hashes of tags, which may collide."""
         tags = self._tags
-        return messages if tags is None else [message for message in messages if message.tags in tags]
+        if tags is None or isinstance(tags, Sql):
+            return messages
+        return [message for message in messages if message.tags in tags]
 
     def _add(self, messages: list[StoredMessage], next_offset: int) -> None:
         """Adds messages that were pulled ahead, after which the queue continues at `next_offset`."""
@@ -278,7 +280,7 @@ class Puller:
         self._finalizer = weakref.finalize(self, _stop_all, self._readers)
 
     def __call__(
-        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Sequence[str] | None = None
+        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Selector = None
     ) -> tuple[Sequence[StoredMessage], int]:
         """Returns messages of a queue from an offset on, and the offset to continue at.
 

@@ -28,7 +28,6 @@ from txstore._native import (
 )
 from txstore.broker.queries import QueueExtent, QueueRange, TopicDescription, must_be_positive, must_not_be_system_topic
 from txstore.client.client import Client
-from txstore.client.heartbeat import expression
 from txstore.client.reset_offset import parse_offset_table
 from txstore.client.route import Queue
 from txstore.consumer.progress import DeadLetter, GroupDescription, QueueLag, dead_letter_of
@@ -44,6 +43,7 @@ from txstore.errors import (
 )
 from txstore.message import ConsumeFromWhere, dead_letter_topic, known_names, retry_topic, utc
 from txstore.remoting.refusals import refusal
+from txstore.selector import Selector, expression, expression_type
 
 __all__ = ["RocketMQAdmin", "not_answered"]
 
@@ -412,7 +412,7 @@ class RocketMQAdmin:
         return found[:most]
 
     async def read(
-        self, topic: str, queue_id: int, queue_offset: int, max_messages: int, tags: Sequence[str] | None
+        self, topic: str, queue_id: int, queue_offset: int, max_messages: int, tags: Selector
     ) -> tuple[list[StoredMessage], int]:
         must_not_be_system_topic(topic)
         must_be_positive(max_messages)
@@ -431,7 +431,7 @@ class RocketMQAdmin:
         return found
 
     async def _pull(
-        self, topic: str, queue: Queue, queue_offset: int, most: int, tags: Sequence[str] | None
+        self, topic: str, queue: Queue, queue_offset: int, most: int, tags: Selector
     ) -> tuple[list[StoredMessage], int]:
         fields = {
             "consumerGroup": _GROUP,
@@ -444,7 +444,7 @@ class RocketMQAdmin:
             "suspendTimeoutMillis": "0",
             "subscription": expression(tags),
             "subVersion": "0",
-            "expressionType": "TAG",
+            "expressionType": expression_type(tags),
         }
         answer = await self._client.ask(queue.broker, RequestCode.PULL_MESSAGE, fields)
         following = int(answer.ext_fields.get("nextBeginOffset", queue_offset))

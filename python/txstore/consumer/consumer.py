@@ -33,6 +33,7 @@ from txstore.errors import (
 )
 from txstore.interface import BrokerInterface
 from txstore.message import ConsumeFromWhere, MessageModel, MessageQueue, ReceivedMessage, retry_group, retry_topic
+from txstore.selector import Selector, Sql
 
 __all__ = ["Consumer"]
 
@@ -66,7 +67,8 @@ class Consumer:
     `topic` is a name, several names, a dict of names and their tags, or a compiled pattern that matches whole names.
     Topics that are created later and match are found within a second or so, and read from their first message.
 
-    `tags` is `"a || b"`; None or "*" means all. `start` tells where a group begins in a queue that it has no offset
+    `tags` is `"a || b"`, or `Sql("price > 10")`, an expression over the messages' properties, in which the topic dict's
+    values may be, too; None or "*" means all. `start` tells where a group begins in a queue that it has no offset
     for: the first message, the last, or a time. The default is the first, unlike RocketMQ's last, because a program
     that opens its own store expects to skip nothing. A queue that is added later is read from its first message.
     `message_model=BROADCASTING` delivers every message to every member, without retries, and keeps offsets under
@@ -81,7 +83,7 @@ class Consumer:
         broker: BrokerInterface,
         group: str,
         topic: Topics,
-        tags: str | None = None,
+        tags: str | Sql | None = None,
         *,
         start: ConsumeFromWhere | datetime = ConsumeFromWhere.FIRST,
         message_model: MessageModel = MessageModel.CLUSTERING,
@@ -148,8 +150,8 @@ class Consumer:
             return tuple(sorted(self._members))
 
     @property
-    def tags(self) -> Sequence[str] | None:
-        """The tags that it reads in topics without tags of their own; None for all."""
+    def tags(self) -> Selector:
+        """The tags, or the expression, for topics without tags of their own; None for all."""
         return self._subscription.tags
 
     @property
@@ -530,7 +532,7 @@ class Consumer:
         self._turn.remove(queue)
         self._stale = True
 
-    def _add_topic(self, topic: str, tags: Sequence[str] | None, *, begins: bool) -> None:
+    def _add_topic(self, topic: str, tags: Selector, *, begins: bool) -> None:
         """Becomes a member in a topic. `begins`: the group begins there where `start` tells, if it has no offset."""
         member = TopicMember(self, topic, tags)
         member.number = self._broker.register_consumer(member)

@@ -20,6 +20,7 @@ from txstore.consumer.subscription import Topics
 from txstore.errors import InvalidNameError
 from txstore.interface import BrokerInterface, ConsumerMember
 from txstore.message import ConsumeFromWhere, MessageModel, ReceivedMessage, SentMessage
+from txstore.selector import Sql
 
 __all__ = ["ConsumerGroups"]
 
@@ -41,7 +42,7 @@ class ConsumerGroups:
         self,
         group: str,
         topic: Topics,
-        tags: str | None = None,
+        tags: str | Sql | None = None,
         *,
         start: ConsumeFromWhere | datetime = ConsumeFromWhere.FIRST,
         message_model: MessageModel = MessageModel.CLUSTERING,
@@ -50,7 +51,7 @@ class ConsumerGroups:
     ) -> Consumer:
         """Creates a consumer of `topic` for `group`, which shares its queues with the group's other members.
 
-        `topic` is a name, several names, a dict of names and tags, or a compiled pattern. `tags` is `"a || b"`;
+        `topic` is a name, several names, a dict of names and tags, or a compiled pattern. `tags` is `"a || b"` or Sql.
         `txstore.Consumer` describes the other arguments. Raises InvalidNameError, InvalidOptionError (also if another
         member in this process has a different subscription), ReadOnlyError.
         """

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from txstore.errors import InvalidOptionError
 from txstore.interface import ConsumerMember
+from txstore.selector import expression
 
 __all__ = ["Members"]
 
@@ -111,9 +112,8 @@ def _must_agree(consumer: ConsumerMember, other: ConsumerMember) -> None:
     """Members that share queues must have the same subscription, or the others would skip a member's messages."""
     where = f"in group {consumer.group}, another consumer of topic {consumer.topic}"
     if consumer.tags != other.tags:
-        wanted = " || ".join(other.tags) if other.tags is not None else "*"
         raise InvalidOptionError(
-            f"{where} has the tags {wanted!r}: all members of a group must have the same\n"
+            f"{where} has the tags {expression(other.tags)!r}: all members of a group must have the same\n"
             "hint: pass the same tags, or use another group",
             option="tags",
         )

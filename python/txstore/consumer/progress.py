@@ -25,6 +25,7 @@ from txstore.message import (
     retry_group,
     retry_topic,
 )
+from txstore.selector import Selector
 from txstore.serialization import Serializer, decode
 
 __all__ = ["ConsumerProgress", "DeadLetter", "GroupDescription", "ProgressStore", "QueueLag", "dead_letter_of"]
@@ -55,7 +56,7 @@ class ProgressStore(Protocol):
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
     def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int: ...
     def read(
-        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = ..., tags: Sequence[str] | None = None
+        self, topic: str, queue_id: int, queue_offset: int, max_messages: int = ..., tags: Selector = None
     ) -> tuple[Sequence[Any], int]: ...
 
 

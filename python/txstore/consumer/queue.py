@@ -6,12 +6,12 @@ Always: that offset never passes a message that is unacknowledged or was not han
 Not here: reading, writing offsets, threads (the consumer's lock guards all of this).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from txstore.interface import ConsumerMember, Pull
 from txstore.message import ReceivedMessage
+from txstore.selector import Selector
 
 __all__ = ["QueueKey", "ReadQueue", "Source"]
 
@@ -24,7 +24,7 @@ class Source:
     """A topic that a consumer reads: its own, or its group's retry topic."""
 
     topic: str
-    tags: Sequence[str] | None
+    tags: Selector
     offset_group: str
     """The name under which its offsets are stored."""
     member: ConsumerMember

@@ -13,26 +13,24 @@ from typing import Protocol, TypeAlias
 
 from txstore._native import DEAD_LETTER_PREFIX, RETRY_PREFIX, validate_topic
 from txstore.errors import InvalidOptionError
-from txstore.listener import parse_tags
 from txstore.message import MessageModel
+from txstore.selector import Selector, Sql, parse_selector
 
 __all__ = ["Subscription", "TopicMember", "Topics"]
 
-Topics: TypeAlias = str | Sequence[str] | Set[str] | Mapping[str, str | None] | re.Pattern[str]
+Topics: TypeAlias = str | Sequence[str] | Set[str] | Mapping[str, str | Sql | None] | re.Pattern[str]
 """A topic, several topics, several with their own tags, or a pattern that matches their whole names."""
-
-_Tags: TypeAlias = Sequence[str] | None
 
 
 class Subscription:
     """The topics that a consumer asked for. Raises InvalidOptionError, InvalidNameError."""
 
-    def __init__(self, topics: Topics, tags: str | None) -> None:
+    def __init__(self, topics: Topics, tags: str | Sql | None) -> None:
         self.pattern: re.Pattern[str] | None = None
         """What the names of topics must match; None if they are given."""
-        self.named: dict[str, _Tags] = {}
+        self.named: dict[str, Selector] = {}
         """The topics that were given, with their tags."""
-        self.tags: _Tags = parse_tags(tags)
+        self.tags: Selector = parse_selector(tags)
         """The tags of all topics that have none of their own; None for all messages."""
         if isinstance(topics, str):
             self.named[topics] = self.tags
@@ -45,7 +43,7 @@ class Subscription:
                     "hint: pass a list of topics with tags, or a dict without",
                     option="tags",
                 )
-            self.named = {_topic(topic): parse_tags(own) for topic, own in topics.items()}
+            self.named = {_topic(topic): parse_selector(own) for topic, own in topics.items()}
         else:
             self.named = {_topic(topic): self.tags for topic in _several(topics)}
         if not self.named and self.pattern is None:
@@ -84,12 +82,12 @@ class _Reader(Protocol):
 class TopicMember:
     """A consumer as a member of its group in one topic (`interface.ConsumerMember`)."""
 
-    def __init__(self, consumer: _Reader, topic: str, tags: _Tags) -> None:
+    def __init__(self, consumer: _Reader, topic: str, tags: Selector) -> None:
         self._consumer = weakref.ref(consumer)
         self.reader: int = id(consumer)
         self.group: str = consumer.group
         self.topic: str = topic
-        self.tags: _Tags = tags
+        self.tags: Selector = tags
         self.message_model: MessageModel = consumer.message_model
         self.instance_name: str | None = consumer.instance_name
         self.number: int = 0

@@ -20,6 +20,7 @@ from txstore.consumer.progress import DeadLetter, GroupDescription
 from txstore.errors import TxStoreError
 from txstore.message import ConsumeFromWhere, LocalTransactionState
 from txstore.remoting.administration import decode, encode, encode_error
+from txstore.selector import Sql
 from txstore.server.clients import Clients
 from txstore.server.node_calls import NodeCalls
 from txstore.server.offsets import Offsets
@@ -67,7 +68,7 @@ _CALLS: dict[str, dict[str, Kind]] = {
     "has_messages": {"topic": str, "message_ids": list},
     "query": {"topic": str, "key": str, "max_messages": int},
     "query_by_time": {"topic": str, "begin": datetime, "end": datetime | None, "max_messages": int},
-    "read": {"topic": str, "queue_id": int, "queue_offset": int, "max_messages": int, "tags": list | None},
+    "read": {"topic": str, "queue_id": int, "queue_offset": int, "max_messages": int, "tags": list | str | None},
     "stat": {},
     "oldest_timestamp": {},
     "flush": {},
@@ -147,6 +148,7 @@ class Administration:
             "delete_group": topics.delete_group,
             "describe_group": self._describe_group,
             "reset_offsets": offsets.reset_offsets,
+            "read": self._read,
             "replication_state": self._replication_state,
             "replication_status": server.nodes.status,
             "accept_epoch": calls.accept_epoch,
@@ -175,6 +177,10 @@ class Administration:
             remark = f"the answer to {name} has {len(answer):,} bytes, at most {_ANSWER_BYTES_MAX:,} can be sent"
             raise Refused(ResponseCode.INVALID_PARAMETER, f"{remark}\nhint: ask for fewer, with a limit or a filter")
         return Reply(body=answer)
+
+    def _read(self, *, tags: list[str] | str | None, **where: Any) -> object:
+        """Reads a queue. A string is an SQL92 expression, a list has tags."""
+        return self._broker.read(**where, tags=Sql(tags) if isinstance(tags, str) else tags)
 
     def _overview(self) -> Overview:
         """Returns the store at this moment, with what its server knows."""

@@ -16,8 +16,9 @@ from txstore._native import NewProducer, RequestCode, ResponseCode, is_system_to
 from txstore.broker import EmbeddedBroker
 from txstore.broker.operations import MemberRow
 from txstore.errors import InvalidNameError, InvalidOptionError
-from txstore.listener import Checker, parse_tags
+from txstore.listener import Checker
 from txstore.message import HalfMessage, LocalTransactionState, TransactionMessage
+from txstore.selector import Selector, parse_subscription
 from txstore.server.request import (
     OK,
     Refused,
@@ -47,7 +48,7 @@ class Line(Protocol):
     def accepts_checks(self, connection: int) -> bool: ...
     def send_check(self, connection: int, account: str | None, half_queue_offset: int) -> bool: ...
     def forget_producer(self, connection: int, group: str) -> None: ...
-    def set_subscriptions(self, group: str, wanted: list[tuple[str, list[str] | None, int]]) -> None: ...
+    def set_subscriptions(self, group: str, wanted: list[tuple[str, Selector, int]]) -> None: ...
     def grpc_members(self, group: str) -> int: ...
 
 
@@ -219,7 +220,7 @@ class Clients:
         """Checks that a consumer's subscription is supported. Raises Refused if not."""
         subscription = json_body(request).get("subscriptionData")
         if isinstance(subscription, dict):
-            _tags(subscription)
+            _selector(subscription)
         return OK
 
     def consumer_connections(self, request: Request) -> Reply:
@@ -458,7 +459,7 @@ def _subscriptions(consumer: object) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _wanted_by(subscriptions: dict[str, dict[str, Any]]) -> list[tuple[str, list[str] | None, int]]:
+def _wanted_by(subscriptions: dict[str, dict[str, Any]]) -> list[tuple[str, Selector, int]]:
     return [_wanted(one) for one in subscriptions.values()]
 
 
@@ -466,29 +467,23 @@ def _is_subscription(said: object) -> bool:
     return isinstance(said, dict) and isinstance(said.get("topic"), str)
 
 
-def _wanted(subscription: dict[str, Any]) -> tuple[str, list[str] | None, int]:
+def _wanted(subscription: dict[str, Any]) -> tuple[str, Selector, int]:
     try:
-        tags = _tags(subscription)
+        selector = _selector(subscription)
     except Refused as error:
         # A heartbeat cannot be refused because of one topic. The consumer's pulls are refused instead.
         _log.warning("a subscription is not supported: %s", error, extra={"topic": subscription["topic"]})
         return subscription["topic"], [], 0
-    return subscription["topic"], tags, _version(subscription)
+    return subscription["topic"], selector, _version(subscription)
 
 
-def _tags(subscription: dict[str, Any]) -> list[str] | None:
-    """Returns a subscription's tags; None for all. Raises Refused for any other kind of expression."""
-    kind = subscription.get("expressionType") or "TAG"
-    if kind != "TAG":
-        raise Refused(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-            f"expression type {kind} is not supported\nhint: select by tags: TAG",
-        )
+def _selector(subscription: dict[str, Any]) -> Selector:
+    """Returns what a subscription selects. Raises Refused for what is not supported."""
+    kind, said = str(subscription.get("expressionType") or "TAG"), subscription.get("subString")
     try:
-        tags = parse_tags(subscription.get("subString"))
+        return parse_subscription(kind, said if said is None else str(said))
     except InvalidOptionError as error:
         raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
-    return None if tags is None else list(tags)
 
 
 def _connection(member: _Member) -> dict[str, object]:

@@ -39,6 +39,7 @@ from txstore._native import (
 from txstore.broker import EmbeddedBroker
 from txstore.broker.local_socket import keep_in_child
 from txstore.errors import BrokerBusyError, ReadOnlyError, StoreClosedError, TxStoreError
+from txstore.selector import Selector
 from txstore.server.admin_relay import AdminRelay
 from txstore.server.administration import Administration
 from txstore.server.clients import Clients, GroupLimits
@@ -462,7 +463,7 @@ class Server:
         """Tells the engine that a producer group has left a connection."""
         self._native.forget_producer(connection, group)
 
-    def set_subscriptions(self, group: str, wanted: list[tuple[str, list[str] | None, int]]) -> None:
+    def set_subscriptions(self, group: str, wanted: list[tuple[str, Selector, int]]) -> None:
         """Tells the engine what a group reads: (topic, tags or None for all, version)."""
         self._native.set_subscriptions(group, wanted)
 

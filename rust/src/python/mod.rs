@@ -30,6 +30,7 @@ mod retention;
 mod sending;
 #[cfg(feature = "server")]
 mod server;
+mod sql;
 mod statistics;
 mod store;
 mod stored;
@@ -83,6 +84,8 @@ mod _native {
     #[cfg(feature = "server")]
     #[pymodule_export]
     use super::server::{LocalListener, RemotingServer};
+    #[pymodule_export]
+    use super::sql::Sql;
     #[pymodule_export]
     use super::statistics::StoreStat;
     #[pymodule_export]

@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 use super::call::detached;
 use super::error::OrRaise;
 use super::event::{NewProducer, Question, to_object};
+use super::sql::Wanted;
 use super::store::Store;
 use crate::base::error::Error;
 use crate::base::units::QueueOffset;
@@ -346,8 +347,9 @@ impl RemotingServer {
         self.server.service().tables.forget_group(group);
     }
 
-    fn set_subscriptions(&self, group: &str, wanted: Vec<(String, Option<Vec<String>>, i64)>) {
-        let wanted = wanted.into_iter().map(|(topic, tags, version)| (topic, Subscription { tags, version }));
+    fn set_subscriptions(&self, group: &str, wanted: Vec<(String, Option<Wanted>, i64)>) {
+        let subscription = |wanted: Option<Wanted>, version| Subscription { selector: wanted.map(Into::into), version };
+        let wanted = wanted.into_iter().map(|(topic, wanted, version)| (topic, subscription(wanted, version)));
         self.server.service().tables.set_subscriptions(group, wanted.collect());
     }
 

@@ -15,12 +15,14 @@ use super::message::{Message, SendResult};
 use super::outbox::OutboxRow;
 use super::retention::{Expired, LogFile};
 use super::sending::{first_half, new_half, new_message, new_messages, queue};
+use super::sql::Wanted;
 use super::statistics::StoreStat;
 use super::stored::StoredMessage;
 use super::transaction::{DueHalves, EndResult, TopicEnds, TransactionRow, WaitingHalf};
 use crate::base::error::Error;
 use crate::base::options::{FlushDiskType, Role, StoreOptions};
 use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
+use crate::filter::Selector;
 use crate::storage::config_file;
 use crate::store::{Copy, Decider, End, EndKind, NewMessage, Once, StoredRecord, Wait};
 use crate::transaction::HalfCopy;
@@ -397,10 +399,10 @@ impl Store {
         queue_id: i64,
         queue_offset: i128,
         max_messages: usize,
-        tags: Option<Vec<String>>,
+        tags: Option<Wanted>,
     ) -> PyResult<(Vec<StoredMessage>, u64)> {
         let (queue_id, from) = (queue(queue_id).or_raise(py)?, offset(queue_offset, "queue_offset").or_raise(py)?);
-        let (records, next) = self.records(py, (topic, queue_id, QueueOffset(from)), max_messages, tags.as_deref())?;
+        let (records, next) = self.records(py, (topic, queue_id, QueueOffset(from)), max_messages, tags)?;
         Ok((messages(records), next.0))
     }
 
@@ -412,10 +414,10 @@ impl Store {
         queue_id: i64,
         queue_offset: i128,
         max_messages: usize,
-        tags: Option<Vec<String>>,
+        tags: Option<Wanted>,
     ) -> PyResult<(Vec<StoredMessage>, u64)> {
         let (queue_id, from) = (queue(queue_id).or_raise(py)?, offset(queue_offset, "queue_offset").or_raise(py)?);
-        let (records, next) = self.records(py, (topic, queue_id, QueueOffset(from)), max_messages, tags.as_deref())?;
+        let (records, next) = self.records(py, (topic, queue_id, QueueOffset(from)), max_messages, tags)?;
         Ok((records.into_iter().map(StoredMessage::unacknowledged).collect(), next.0))
     }
 
@@ -572,10 +574,12 @@ impl Store {
         py: Python<'_>,
         (topic, queue_id, from): (&str, QueueId, QueueOffset),
         max_messages: usize,
-        tags: Option<&[String]>,
+        tags: Option<Wanted>,
     ) -> PyResult<(Vec<StoredRecord>, QueueOffset)> {
-        let now = || self.store.now().read(topic, queue_id, from, max_messages, tags);
-        now_or_detached(py, now, || self.store.read(topic, queue_id, from, max_messages, tags))
+        let selector = tags.map(Selector::from);
+        let selector = selector.as_ref();
+        let now = || self.store.now().read(topic, queue_id, from, max_messages, selector);
+        now_or_detached(py, now, || self.store.read(topic, queue_id, from, max_messages, selector))
     }
 }
 

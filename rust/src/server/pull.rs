@@ -18,6 +18,7 @@ use super::tables::{Subscription, TopicEntry};
 use crate::base::error::Error;
 use crate::base::names;
 use crate::base::units::{QueueId, QueueOffset};
+use crate::filter::{Selector, skipped_max};
 use crate::remoting::codes::response;
 use crate::remoting::command::Command;
 use crate::store::StoredRecord;
@@ -29,9 +30,6 @@ const WITH_SUBSCRIPTION: i32 = 1 << 2;
 const MESSAGES_MAX: usize = 1_024;
 /// The maximum number of bytes in one answer, not counting its first message.
 const BYTES_MAX: usize = 1 << 20;
-/// The approximate maximum of messages that one pull skips because of their tags. Then the answer names the next
-/// offset, because a search through a long queue would delay other connections.
-const PASSED_MAX: u64 = 16_384;
 /// The maximum time to hold a pull, in milliseconds, whatever the request asks for.
 const HELD_MS_MAX: u64 = 60_000;
 
@@ -85,12 +83,10 @@ pub(super) async fn pull(service: &Service, session: &Session, request: &Command
 fn subscription(service: &Service, request: &Command, pull: &Pull<'_>) -> Result<Arc<Subscription>, Refusal> {
     let sys_flag: i32 = number_or(request, "sysFlag", 0)?;
     if sys_flag & WITH_SUBSCRIPTION != 0 {
-        if request.ext_fields.get("expressionType").is_some_and(|kind| !kind.is_empty() && kind != "TAG") {
-            let remark = "only tags select messages here: expression type TAG";
-            return Err(Refusal::new(response::SUBSCRIPTION_PARSE_FAILED, remark));
-        }
-        let tags = parse_tags(request.ext_fields.get("subscription").unwrap_or("*"));
-        return Ok(Arc::new(Subscription { tags, version: 0 }));
+        let kind = request.ext_fields.get("expressionType").filter(|kind| !kind.is_empty()).unwrap_or("TAG");
+        let selector = selector(kind, request.ext_fields.get("subscription").unwrap_or("*"))
+            .map_err(|error| Refusal::new(response::SUBSCRIPTION_PARSE_FAILED, error.to_string()))?;
+        return Ok(Arc::new(Subscription { selector, version: 0 }));
     }
     let missing = || {
         let remark = format!("group {} has not said by heartbeat what it wants of {}", pull.group, pull.topic);
@@ -104,11 +100,16 @@ fn subscription(service: &Service, request: &Command, pull: &Pull<'_>) -> Result
     Ok(found)
 }
 
-/// Parses the tags of `a || b`. Returns `None` for all messages.
-pub(super) fn parse_tags(expression: &str) -> Option<Vec<String>> {
-    let tags: Vec<String> =
-        expression.split("||").map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
-    (!tags.is_empty() && !tags.iter().any(|tag| tag == "*")).then_some(tags)
+/// Returns the selector of an expression. `None`: all messages.
+fn selector(kind: &str, expression: &str) -> Result<Option<Selector>, Error> {
+    match kind {
+        "TAG" => Ok(Selector::of_tag_expression(expression)),
+        "SQL92" => Selector::sql(expression).map(Some),
+        _ => Err(Error::InvalidOption {
+            option: "expressionType".to_owned(),
+            what: format!("{kind:?} is not known\nhint: TAG and SQL92 are"),
+        }),
+    }
 }
 
 /// Stores the group's offset that a push consumer sends with its pulls.
@@ -143,14 +144,14 @@ async fn read_or_hold(
             pull.queue_id,
             QueueOffset(from),
             pull.messages,
-            wanted.tags.as_deref(),
-            PASSED_MAX,
+            wanted.selector.as_ref(),
+            skipped_max(wanted.selector.as_ref()),
         );
         let (records, next) = read.map_err(|error| refusal(error, from))?;
         if !records.is_empty() {
             return found(service, request, pull, entry, &records, next.0);
         }
-        let (first_look, passed_many) = (from == began, next.0 - from >= PASSED_MAX);
+        let (first_look, passed_many) = (from == began, next.0 - from >= skipped_max(wanted.selector.as_ref()));
         from = next.0;
         if (first_look && from > began) || passed_many {
             // The answer is sent at once, so that the client can acknowledge the skipped messages.

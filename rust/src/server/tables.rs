@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::traffic::{Kind, TopicTraffic, Traffic};
 use crate::base::error::Result;
 use crate::base::sync::unmodelled::RwLock;
+use crate::filter::Selector;
 use crate::record::message::Topic;
 
 /// A topic that may be sent to or read.
@@ -31,8 +32,8 @@ pub struct TopicEntry {
 /// A group's subscription to a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subscription {
-    /// The tags. `None`: all messages.
-    pub tags: Option<Vec<String>>,
+    /// What it wants. `None`: all messages.
+    pub selector: Option<Selector>,
     /// The subscription's version: the time at which it was made, by the client's clock.
     pub version: i64,
 }

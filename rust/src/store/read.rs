@@ -14,10 +14,11 @@ use crate::base::error::{Error, Result};
 use crate::base::java;
 use crate::base::mutant::{Mutant, mutated};
 use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
+use crate::filter::Selector;
 use crate::index::consume_queue::{ConsumeQueue, ENTRY_SIZE, Entry};
 use crate::log::commit_log::{LogReader, Scanner, too_old};
 use crate::record::RecordView;
-use crate::record::properties::{KEYS, TAGS, UNIQUE_KEY};
+use crate::record::properties::{KEYS, UNIQUE_KEY};
 
 /// The maximum number of bytes that one `read` returns after its first message. RocketMQ's
 /// `maxTransferBytesOnMessageInMemory` is 256 KiB. Readers in the process need no network, so their limit is higher.
@@ -30,8 +31,8 @@ const AHEAD: usize = 2;
 const CANDIDATES_MAX: usize = 4_096;
 
 impl Store {
-    /// Returns visible messages of a queue from an offset on, and the offset to continue from. With `tags`, returns
-    /// only messages with one of them. Skipped messages count as read. An error is about the message at `queue_offset`:
+    /// Returns visible messages of a queue from an offset on, and the offset to continue from. With `selector`, returns
+    /// only messages that it wants. Skipped messages count as read. An error is about the message at `queue_offset`:
     /// if a later one cannot be read, the call returns what comes before it, and perhaps no message.
     pub fn read(
         &self,
@@ -39,23 +40,23 @@ impl Store {
         queue_id: QueueId,
         queue_offset: QueueOffset,
         max_messages: usize,
-        tags: Option<&[String]>,
+        selector: Option<&Selector>,
     ) -> Result<(Vec<StoredRecord>, QueueOffset)> {
-        self.read_within(topic, queue_id, queue_offset, max_messages, tags, u64::MAX)
+        self.read_within(topic, queue_id, queue_offset, max_messages, selector, u64::MAX)
     }
 
-    /// Reads at most `entries_max` entries of the queue, so that a rare tag does not scan the whole queue.
+    /// Reads at most `entries_max` entries of the queue, so that a selector of rare messages does not scan the whole queue.
     pub fn read_within(
         &self,
         topic: &str,
         queue_id: QueueId,
         queue_offset: QueueOffset,
         max_messages: usize,
-        tags: Option<&[String]>,
+        selector: Option<&Selector>,
         entries_max: u64,
     ) -> Result<(Vec<StoredRecord>, QueueOffset)> {
         self.shared.refresh()?;
-        self.read_in((topic, queue_id), queue_offset, max_messages, tags, entries_max, Wait::Yes)
+        self.read_in((topic, queue_id), queue_offset, max_messages, selector, entries_max, Wait::Yes)
     }
 
     /// Reads messages without following a writer.
@@ -64,13 +65,12 @@ impl Store {
         (topic, queue_id): (&str, QueueId),
         queue_offset: QueueOffset,
         max_messages: usize,
-        tags: Option<&[String]>,
+        selector: Option<&Selector>,
         entries_max: u64,
         wait: Wait,
     ) -> Result<(Vec<StoredRecord>, QueueOffset)> {
         self.shared.check_open()?;
         let last = queue_offset.0.saturating_add(entries_max);
-        let codes: Option<Vec<i64>> = tags.map(|tags| tags.iter().map(|tag| java::tags_code(Some(tag))).collect());
         let mut next = queue_offset.0;
         let mut found = Vec::new();
         let mut bytes = 0;
@@ -94,9 +94,9 @@ impl Store {
                 if let Some(later) = entries.get(number + AHEAD) {
                     log.ask_for(later.physical_offset, later.size);
                 }
-                let wanted = !entry.is_padding() && codes.as_ref().is_none_or(|codes| codes.contains(&entry.tags_code));
+                let wanted = !entry.is_padding() && selector.is_none_or(|selector| selector.may_match(entry.tags_code));
                 let at = (topic, queue_id, next);
-                match wanted.then(|| self.record_if((&mut log, &mut copier), at, *entry, tags)).transpose() {
+                match wanted.then(|| self.record_if((&mut log, &mut copier), at, *entry, selector)).transpose() {
                     Ok(record) => found.extend(record.flatten().inspect(|record| bytes += record.bytes().len())),
                     Err(error) if next == queue_offset.0 => return Err(error),
                     // The error concerns only that message. The messages before it are returned first.
@@ -243,23 +243,19 @@ impl Store {
         names.into_iter().map(range).filter(kept).collect()
     }
 
-    /// Returns the record of a queue entry if it has one of the tags. Compares the tags, because tag codes collide.
+    /// Returns the record of a queue entry if the selector wants it.
     fn record_if(
         &self,
         (log, copier): (&mut LogReader<'_>, &mut Copier),
         (topic, queue_id, queue_offset): (&str, QueueId, u64),
         entry: Entry,
-        tags: Option<&[String]>,
+        selector: Option<&Selector>,
     ) -> Result<Option<StoredRecord>> {
         let physical_offset = entry.physical_offset;
         let record = log.read(physical_offset, |view, bytes| {
             // A record contains its own queue and queue offset. If they differ, the entry is damaged.
             let is_it = (view.topic, view.queue_id, view.queue_offset.0) == (topic, queue_id, queue_offset);
-            let has_one = |tags: &[String]| {
-                let tag = view.properties.get_str(TAGS);
-                tag.is_some_and(|tag| tags.iter().any(|wanted| wanted == tag))
-            };
-            let wanted = tags.is_none_or(has_one);
+            let wanted = selector.is_none_or(|selector| selector.matches(view));
             is_it.then(|| wanted.then(|| copier.copy(bytes, physical_offset)))
         });
         match record {

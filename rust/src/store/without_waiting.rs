@@ -8,6 +8,7 @@
 use super::{Store, StoredRecord, Wait};
 use crate::base::error::{Error, Result};
 use crate::base::units::{QueueId, QueueOffset};
+use crate::filter::Selector;
 
 /// The calls of a store that never wait.
 #[derive(Clone, Copy, Debug)]
@@ -28,10 +29,10 @@ impl Now<'_> {
         queue_id: QueueId,
         queue_offset: QueueOffset,
         max_messages: usize,
-        tags: Option<&[String]>,
+        selector: Option<&Selector>,
     ) -> Result<(Vec<StoredRecord>, QueueOffset)> {
         self.check_writer()?;
-        let read = self.0.read_in((topic, queue_id), queue_offset, max_messages, tags, u64::MAX, Wait::No);
+        let read = self.0.read_in((topic, queue_id), queue_offset, max_messages, selector, u64::MAX, Wait::No);
         // The call that may wait gets the same error with more detail.
         read.map_err(|_| Error::WouldWait)
     }

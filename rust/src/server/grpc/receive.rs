@@ -25,11 +25,11 @@ use super::wire::{
 };
 use super::{message, moves, route};
 use crate::base::clock::{Clock, SystemClock};
+use crate::filter::Selector;
 use crate::server::pop::handle::Lease;
 use crate::server::pop::queue::{Fate, Holder, Terms};
 use crate::server::pop::reader::{Reader, Wish};
 use crate::server::pop::source::{Message, Source};
-use crate::server::pull::parse_tags;
 use crate::server::service::{Service, Use};
 
 /// The frames of the answer to a receive.
@@ -116,7 +116,7 @@ pub(super) fn refusal(refused: Refused) -> Frames {
 async fn check(call: &Call, request: ReceiveMessageRequest) -> Result<Receive, Refused> {
     let resource = request.message_queue.as_ref().and_then(|queue| queue.topic.as_ref());
     let (group, topic) = consumers::names(request.group.as_ref(), resource)?;
-    let tags = tags(request.filter_expression.as_ref())?;
+    let selector = selector(request.filter_expression.as_ref())?;
     let Ok(messages_max) = usize::try_from(request.batch_size.min(RECEIVED_MAX)) else {
         return Err(too_few(request.batch_size));
     };
@@ -137,7 +137,7 @@ async fn check(call: &Call, request: ReceiveMessageRequest) -> Result<Receive, R
     Ok(Receive {
         topic: topic.to_owned(),
         reader,
-        wish: Wish { fifo: member.entry.fifo, tags, messages_max },
+        wish: Wish { fifo: member.entry.fifo, selector, messages_max },
         holder: Holder { client, connection },
         invisible_ms,
         attempts_max: member.entry.retries_max.saturating_add(1),
@@ -150,18 +150,21 @@ fn too_few(batch_size: i32) -> Refused {
     Refused::new(status::BAD_REQUEST, format!("the batch size must be 1 or more, got {batch_size}"))
 }
 
-/// Returns the tags of a filter. `None` means all messages.
-fn tags(filter: Option<&FilterExpression>) -> Result<Option<Vec<String>>, Refused> {
+/// Returns the selector of a filter. `None` means all messages.
+fn selector(filter: Option<&FilterExpression>) -> Result<Option<Selector>, Refused> {
     let Some(FilterExpression { r#type, expression }) = filter else { return Ok(None) };
     let illegal = |what: String| Refused::new(status::ILLEGAL_FILTER_EXPRESSION, what);
+    if *r#type == filter_type::SQL {
+        return Selector::sql(expression).map(Some).map_err(|error| illegal(error.to_string()));
+    }
     if !matches!(*r#type, filter_type::UNSPECIFIED | filter_type::TAG) {
-        return Err(illegal("only tags select messages here: filter type TAG".to_owned()));
+        return Err(illegal(format!("filter type {type} is not known\nhint: TAG (1) and SQL (2) are")));
     }
     let expression = expression.trim();
     let is_all = expression.is_empty() || expression.split("||").any(|tag| tag.trim() == "*");
-    match parse_tags(expression) {
+    match Selector::of_tag_expression(expression) {
         None if !is_all => Err(illegal(format!("the filter {expression:?} has no tag\nhint: a || b, or *"))),
-        tags => Ok(tags),
+        selector => Ok(selector),
     }
 }
 
@@ -324,22 +327,24 @@ impl Drop for WakesNext<'_> {
 mod tests {
     use super::*;
 
-    fn filtered(r#type: i32, expression: &str) -> Result<Option<Vec<String>>, i32> {
+    fn filtered(r#type: i32, expression: &str) -> Result<Option<Selector>, i32> {
         let filter = FilterExpression { r#type, expression: expression.to_owned() };
-        tags(Some(&filter)).map_err(|refused| refused.code)
+        selector(Some(&filter)).map_err(|refused| refused.code)
     }
 
     #[test]
     fn a_filter_is_a_list_of_tags() {
-        let named = |tags: &[&str]| Ok(Some(tags.iter().map(|tag| (*tag).to_owned()).collect()));
-        assert_eq!(tags(None).ok(), Some(None));
+        let named = |tags: &[&str]| Ok(Some(Selector::tags(tags.iter().map(|tag| (*tag).to_owned()))));
+        assert_eq!(selector(None).ok(), Some(None));
         for all in ["", " ", "*", "a || *"] {
             assert_eq!(filtered(filter_type::TAG, all), Ok(None), "{all:?}");
         }
         assert_eq!(filtered(filter_type::TAG, "a || b"), named(&["a", "b"]));
         assert_eq!(filtered(filter_type::UNSPECIFIED, " a"), named(&["a"]));
         assert_eq!(filtered(filter_type::TAG, "||"), Err(status::ILLEGAL_FILTER_EXPRESSION));
-        assert_eq!(filtered(2, "a > 1"), Err(status::ILLEGAL_FILTER_EXPRESSION));
+        assert_eq!(filtered(filter_type::SQL, "a > 1").ok(), Selector::sql("a > 1").ok().map(Some));
+        assert_eq!(filtered(filter_type::SQL, "a > "), Err(status::ILLEGAL_FILTER_EXPRESSION));
+        assert_eq!(filtered(3, "a"), Err(status::ILLEGAL_FILTER_EXPRESSION));
     }
 
     #[test]

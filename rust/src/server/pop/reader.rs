@@ -17,6 +17,7 @@ use crate::base::error::Result;
 use crate::base::names::RETRY_PREFIX;
 use crate::base::sync::unmodelled::RwLock;
 use crate::base::units::QueueId;
+use crate::filter::Selector;
 use crate::store::Store;
 
 /// How often a message is delivered from its queue before it moves to the retry topic.
@@ -48,8 +49,8 @@ pub struct Reader {
 pub struct Wish {
     /// Whether the group keeps the order of each queue.
     pub fifo: bool,
-    /// The tags. `None`: all messages.
-    pub tags: Option<Vec<String>>,
+    /// What it wants. `None`: all messages.
+    pub selector: Option<Selector>,
     /// The maximum number of messages.
     pub messages_max: usize,
 }
@@ -105,8 +106,8 @@ impl Reader {
             }
             let order = order(&source, wish.fifo);
             // The subscription of those in the retry topic was applied when they were delivered first.
-            let tags = wish.tags.as_deref().filter(|_| !source.is_retry());
-            let batch = match source.take(store, order, terms, tags, (left, bytes)) {
+            let selector = wish.selector.as_ref().filter(|_| !source.is_retry());
+            let batch = match source.take(store, order, terms, selector, (left, bytes)) {
                 Ok(batch) => batch,
                 Err(error) if gathered.messages.is_empty() => return Err(error),
                 // The next call gets the error.

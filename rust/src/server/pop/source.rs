@@ -13,13 +13,12 @@ use crate::base::error::{Error, Result};
 use crate::base::names::RETRY_PREFIX;
 use crate::base::sync::unmodelled::{Mutex, MutexGuard};
 use crate::base::units::{QueueId, QueueOffset};
+use crate::filter::{Selector, skipped_max};
 use crate::record::properties::RETRY_TOPIC;
 use crate::store::{Store, StoredRecord};
 
 /// The maximum number of bytes in one answer, not counting its first message.
 pub const BYTES_MAX: usize = 1 << 20;
-/// The approximate maximum of messages that one call skips because of the filter.
-const PASSED_MAX: u64 = 16_384;
 
 /// A queue that a group consumes.
 #[derive(Debug)]
@@ -87,19 +86,19 @@ impl Source {
         self.origin.is_some()
     }
 
-    /// Takes messages: at most `limit`, and at most one after `BYTES_MAX`. `tags`: `None` takes all.
+    /// Takes messages: at most `limit`, and at most one after `BYTES_MAX`. `selector`: `None` takes all.
     pub fn take(
         &self,
         store: &Store,
         order: Order,
         terms: &Terms,
-        tags: Option<&[String]>,
+        selector: Option<&Selector>,
         (limit, bytes): (usize, usize),
     ) -> Result<Batch> {
         let mut batch = Batch { bytes, ..Batch::default() };
         let mut state = self.current(store, order)?;
         self.take_visible(store, &mut state, terms, limit, &mut batch)?;
-        self.take_new(store, &mut state, terms, tags, limit, &mut batch)?;
+        self.take_new(store, &mut state, terms, selector, limit, &mut batch)?;
         self.save(store, &mut state)?;
         Ok(batch)
     }
@@ -185,20 +184,20 @@ impl Source {
         store: &Store,
         state: &mut State,
         terms: &Terms,
-        tags: Option<&[String]>,
+        selector: Option<&Selector>,
         limit: usize,
         batch: &mut Batch,
     ) -> Result<()> {
         let (first, end) = store.queue_range(&self.topic, self.queue_id)?;
         state.queue.skip_to(first);
-        let last = state.queue.next().saturating_add(PASSED_MAX);
+        let last = state.queue.next().saturating_add(skipped_max(selector));
         while !batch.is_full() {
             let room = state.queue.room(terms.now_ms).min(limit.saturating_sub(batch.messages.len()));
             let from = state.queue.next();
             if room == 0 || from >= end.min(last) {
                 break;
             }
-            let read = store.read_within(&self.topic, self.queue_id, QueueOffset(from), room, tags, last - from);
+            let read = store.read_within(&self.topic, self.queue_id, QueueOffset(from), room, selector, last - from);
             let (records, next) = match read {
                 Ok(read) => read,
                 Err(Error::StoreCorrupt { what, .. }) => {

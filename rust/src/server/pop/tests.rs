@@ -13,6 +13,7 @@ use super::*;
 use crate::base::clock::SystemClock;
 use crate::base::options::StoreOptions;
 use crate::base::units::{PhysicalOffset, QueueId};
+use crate::filter::Selector;
 use crate::record::message::{Envelope, Parts};
 use crate::storage::memory::Memory;
 use crate::store::{Copy, NewMessage, Sent, Store, Wait};
@@ -53,7 +54,7 @@ fn reader(store: &Store, topic: &str) -> Reader {
 }
 
 fn wish(tags: Option<&str>, messages_max: usize) -> Wish {
-    Wish { fifo: false, tags: tags.map(|tag| vec![tag.to_owned()]), messages_max }
+    Wish { fifo: false, selector: tags.map(|tag| Selector::tags([tag.to_owned()])), messages_max }
 }
 
 fn terms(now_ms: i64) -> Terms {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::base::units::to_usize;
+use crate::filter::Selector;
 
 const LEVEL_MS: i64 = 1_000;
 
@@ -44,7 +45,7 @@ fn a_delayed_message_waits_its_time_and_is_then_as_sent() {
     bench.clock.advance(1);
     assert_eq!(deliver(&store), (1, None));
     assert_eq!(deliver(&store), (0, None));
-    let (found, _) = store.read("orders", QueueId(1), QueueOffset(0), 9, Some(&["t".into()])).unwrap();
+    let (found, _) = store.read("orders", QueueId(1), QueueOffset(0), 9, Some(&Selector::tags(["t".into()]))).unwrap();
     let view = found[0].view().unwrap();
     assert_eq!((view.body, view.unique_id().unwrap().to_owned()), (&b"later"[..], sent.unique_id.to_string()));
     assert_eq!(view.prepared_transaction_offset, sent.physical_offset);

@@ -2,6 +2,7 @@
 //! a prefix, that offsets are never given twice, and that damage is not taken for the log's end.
 
 use super::*;
+use crate::filter::Selector;
 
 const FIRST_FILE: &str = "commitlog/00000000000000000000";
 
@@ -161,7 +162,7 @@ fn l7_a_read_that_fails_is_about_its_own_queue_offset() {
         .collect();
     let at = sent[40].physical_offset.0;
     bench.write(&format!("commitlog/{:020}", at - at % 4_096), at % 4_096, &[0xFF; 8]);
-    let tags = ["t".to_owned()];
+    let tags = Selector::tags(["t".to_owned()]);
     let read = |from| store.read("orders", QUEUE, QueueOffset(from), 99, Some(&tags));
     let (records, next) = read(0).unwrap();
     assert_eq!((records.len(), next), (0, QueueOffset(40)));

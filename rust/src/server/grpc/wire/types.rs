@@ -23,6 +23,7 @@ pub(crate) mod client_type {
 pub(crate) mod filter_type {
     pub(crate) const UNSPECIFIED: i32 = 0;
     pub(crate) const TAG: i32 = 1;
+    pub(crate) const SQL: i32 = 2;
 }
 
 pub(crate) mod encoding {

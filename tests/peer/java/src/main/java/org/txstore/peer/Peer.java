@@ -64,6 +64,7 @@ public final class Peer {
         commands.put("engine.halves", arguments -> Checks.halves(controller(arguments), arguments));
         commands.put("engine.check", arguments -> Checks.check(controller(arguments), arguments));
         commands.put("engine.open", Opening::open);
+        commands.put("filter", Filter::evaluate);
         commands.put("load.send", Load::send);
         commands.put("load.push", Load::push);
         commands.put("remote.produce", Remote::produce);
