@@ -36,11 +36,13 @@ GUARDS: dict[str, tuple[str, ...]] = {
     "producer.local_transaction": (
         "unit/test_transaction_block.py",
         "unit/test_producer.py",
+        "unit/test_several_messages.py",
         "unit/test_local_transaction.py",
     ),
     "producer.producer": (
         "unit/test_transaction_producer.py",
         "unit/test_producer.py",
+        "unit/test_several_messages.py",
         "unit/test_transaction_block.py",
     ),
     "database.outbox.appending": (*OUTBOX, *IN_FILES),

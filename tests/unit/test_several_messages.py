@@ -1,6 +1,7 @@
 """Guards transactions of several messages: all become visible, in their order, or none."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from txstore.testing.aio import FakeBroker as AsyncFakeBroker
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
 TOPICS = ("orders", "payments", "letters")
+MESSAGE_HINT = "\nhint: send txstore.Message(topic, body)"
 
 
 def order(count: int = 5) -> list[Message]:
@@ -139,22 +141,24 @@ def test_a_message_group_has_the_order_of_the_commits() -> None:
 @pytest.mark.parametrize(
     ("given", "error", "told"),
     [
-        ([], InvalidMessageError, "at least one message, got none"),
-        ([Message("orders", b"1"), "no message"], InvalidMessageError, "expected a Message, got str"),
-        ("orders", InvalidMessageError, "expected a Message, got str"),
-        (None, InvalidMessageError, "expected a Message, got NoneType"),
+        ([], InvalidMessageError, "a transaction has at least one message, got none"),
+        ([Message("orders", b"1"), "no message"], InvalidMessageError, f"expected a Message, got str{MESSAGE_HINT}"),
+        ("orders", InvalidMessageError, f"expected a Message, got str{MESSAGE_HINT}"),
+        (None, InvalidMessageError, f"expected a Message, got NoneType{MESSAGE_HINT}"),
+        (b"orders", InvalidMessageError, f"expected a Message, got bytes{MESSAGE_HINT}"),
         ([Message("orders", b"1")] * 1_001, InvalidMessageError, "a transaction has 1 to 1000 messages, got 1001"),
         (
             [Message("orders", b"1"), Message("orders", b"2").with_transaction_id("A1")],
             InvalidMessageError,
-            "message A1 was sent before, so it cannot be one of 2 messages of a transaction",
+            "message A1 was sent before, so it cannot be one of 2 messages of a transaction\n"
+            "hint: create the message again, or send it in a transaction of its own",
         ),
     ],
 )
 def test_wrong_lists_are_refused_and_nothing_is_stored(given: Any, error: type[Exception], told: str) -> None:
     with FakeBroker() as broker:
         producer = broker.transaction_producer("shop", check_listener=lambda message: UNKNOWN)
-        with pytest.raises(error, match=told), producer.transaction(given):
+        with pytest.raises(error, match=f"^{re.escape(told)}$"), producer.transaction(given):
             pass
         assert broker.stat().pending_transactions == 0
 
@@ -173,6 +177,15 @@ def test_a_list_of_one_is_an_ordinary_transaction() -> None:
         with producer.transaction(order(1)) as tx:
             pass
         assert (tx.state, seen(broker)) == (COMMIT, [b"0"])
+
+
+def test_a_list_of_one_that_was_sent_before_is_the_same_transaction() -> None:
+    with FakeBroker() as broker:
+        producer = broker.transaction_producer("shop", check_listener=lambda message: UNKNOWN)
+        first = producer.transaction(order(1)).__enter__()
+        with producer.transaction([first.message]) as again:
+            assert again.transaction_id == first.transaction_id
+        assert seen(broker) == [b"0"]
 
 
 def test_a_closed_producer_refuses() -> None:

@@ -1,6 +1,7 @@
 """Guards what a transaction block shows before, in and after it, and that it tells its broker an end exactly once."""
 
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -33,16 +34,20 @@ class Told(FakeBroker):
 
 
 def record_of(caplog: pytest.LogCaptureFixture, text: str) -> dict[str, Any]:
-    """The fields of the one line of the log that contains the text."""
-    (record,) = [record for record in caplog.records if text in record.getMessage()]
+    """The fields of the one line of the log that is the text."""
+    (record,) = [record for record in caplog.records if record.getMessage() == text]
     return record.__dict__
 
 
 def test_block_before_it_is_entered_has_its_message_and_nothing_else() -> None:
     tx = FakeBroker().transaction_producer("g").transaction(MESSAGE)
     assert (tx.message, tx.state, tx.error) == (MESSAGE, UNKNOWN, None)
+    told = (
+        "the transaction has not begun\nhint: use it as `with producer.transaction(message) as tx`, or `async with` "
+        "where the producer is asyncio's"
+    )
     for too_early in (lambda: tx.transaction_id, lambda: tx.send_result, tx.commit, tx.rollback):
-        with pytest.raises(InvalidOptionError, match="has not begun"):
+        with pytest.raises(InvalidOptionError, match=f"^{re.escape(told)}$"):
             too_early()
 
 
@@ -58,10 +63,12 @@ def test_block_shows_its_half_message() -> None:
 def test_block_is_entered_once() -> None:
     fake = FakeBroker()
     with fake.transaction_producer("g").transaction(MESSAGE) as tx:
-        with pytest.raises(InvalidOptionError, match="has begun already"):
+        with pytest.raises(
+            InvalidOptionError, match=r"^the transaction has begun already\nhint: one block is one tran"
+        ):
             tx.__enter__()
         assert [one.transaction_id for one in fake.transactions()] == [tx.transaction_id]
-    with pytest.raises(InvalidOptionError, match="has begun already"):
+    with pytest.raises(InvalidOptionError, match=r"already\nhint: one block is one transaction$"):
         tx.__enter__()
 
 
@@ -91,7 +98,7 @@ def test_exception_in_a_block_tells_nothing_and_is_kept(caplog: pytest.LogCaptur
         raise KeyError("secret")
     assert broker.told == []
     assert (tx.state, tx.error) == (UNKNOWN, "KeyError: 'secret'")
-    fields = record_of(caplog, "left unknown by an exception")
+    fields = record_of(caplog, "transaction left unknown by an exception")
     assert (fields["transaction_id"], fields["group"], fields["reason"]) == (tx.transaction_id, "g", "KeyError")
     assert fields["half_queue_offset"] == tx.send_result.queue_offset
 
@@ -116,7 +123,8 @@ def test_end_that_fails_when_the_block_is_left_is_logged(caplog: pytest.LogCaptu
     with broker.transaction_producer("g").transaction(MESSAGE) as tx:
         pass
     assert (tx.state, tx.error) == (UNKNOWN, "DiskFullError: full")
-    fields = record_of(caplog, "transaction could not be ended")
+    told = f"transaction {tx.transaction_id} of group g: transaction could not be ended: DiskFullError: full"
+    fields = record_of(caplog, told)
     assert (fields["reason"], fields["state"]) == ("DiskFullError: full", "COMMIT")
 
 
@@ -139,8 +147,9 @@ def test_exception_in_a_local_transaction_is_logged_with_its_reason(caplog: pyte
     def fails(message: object, arg: object) -> LocalTransactionState:
         raise RuntimeError("no database")
 
-    FakeBroker().transaction_producer("g").send_in_transaction(MESSAGE, executer=fails)
-    assert record_of(caplog, "local transaction raised")["reason"] == "RuntimeError: no database"
+    sent = FakeBroker().transaction_producer("g").send_in_transaction(MESSAGE, executer=fails)
+    fields = record_of(caplog, f"transaction {sent.transaction_id}: local transaction raised")
+    assert fields["reason"] == "RuntimeError: no database"
 
 
 def test_answer_that_is_not_a_state_is_logged_and_blames_the_executer(caplog: pytest.LogCaptureFixture) -> None:
@@ -148,13 +157,21 @@ def test_answer_that_is_not_a_state_is_logged_and_blames_the_executer(caplog: py
     result = producer.send_in_transaction(MESSAGE, executer=lambda message, arg: 1)  # type: ignore[arg-type]
     assert isinstance(result.exception, InvalidOptionError)
     assert result.exception.option == "executer"
-    assert record_of(caplog, "returned no state")["reason"] == result.error
+    assert result.error is not None
+    assert result.error.startswith("the local transaction returned ")
+    assert str(result.exception) == f"{result.error}\nhint: return LocalTransactionState.COMMIT, ROLLBACK or UNKNOWN"
+    told = f"transaction {result.transaction_id} of group g: local transaction returned no state: {result.error}"
+    assert record_of(caplog, told)["reason"] == result.error
 
 
 def test_cleared_delay_level_warns_at_the_line_of_the_caller(caplog: pytest.LogCaptureFixture) -> None:
     producer = FakeBroker().transaction_producer("g")
     delayed = Message("t", b"x", delay_level=3)
-    with pytest.warns(UserWarning, match="delay level is cleared") as warned:  # noqa: PT031
+    told = (
+        "a transactional message cannot be delayed: its delay level is cleared\nhint: broker.producer(group, "
+        "database=database).send(message, session=session) delays it from the commit on"
+    )
+    with pytest.warns(UserWarning, match=f"^{re.escape(told)}$") as warned:  # noqa: PT031
         producer.send_in_transaction(delayed, executer=lambda message, arg: COMMIT)
         with producer.transaction(delayed):
             pass
