@@ -170,6 +170,8 @@ pub(crate) enum Mutant {
     IndexMarkNotCompared,
     /// A reader ends a chain of the index at an entry that a power loss took.
     LostEntriesEndChains,
+    /// Index files that are built again take the names of a rejected snapshot's files.
+    RejectedNamesTaken,
 }
 
 /// Returns whether the engine leaves that rule out.

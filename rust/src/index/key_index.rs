@@ -289,7 +289,8 @@ impl IndexFiles {
 
     fn create(&mut self, stored: TimestampMs) -> Result<Current> {
         let last = self.files.last().map(|file| file.name.as_str());
-        let name = layout::file_name(stored, last.max(self.names_after.as_deref()));
+        let rejected = self.names_after.as_deref().filter(|_| !mutated(Mutant::RejectedNamesTaken));
+        let name = layout::file_name(stored, last.max(rejected));
         self.storage.create_dir(DIR)?;
         let file = make_file(&*self.storage, DIR, &path_of(&name), self.geometry.file_bytes())?;
         self.files.push(Known::new(name, Header::EMPTY));
