@@ -77,13 +77,13 @@ def test_sent_rows_are_kept_for_their_time(
         send(kind, producer, b"%d" % number)
     producer._forwarder.close(30)  # On SQLite, the service's next transactions or a close delete the rest.
     assert counts(kind) == (0, 5)
-    change(kind, "UPDATE txstore_sent SET sent_ms = sent_ms - 3599000")
+    change(kind, "UPDATE txstore_sent SET sent_ms = sent_ms - 3480000")
     with txstore.open(tmp_path / "other", **SMALL) as other:
         send(kind, other.producer("g", database=database), b"young")
-    assert counts(kind) == (0, 6), "by the database's clock, the hour is not over"
+    assert counts(kind) == (0, 6), "by the database's clock, two minutes of the hour are left"
     change(
         kind,
-        "UPDATE txstore_sent SET sent_ms = sent_ms - 2000 WHERE sent_ms < (SELECT max(sent_ms) FROM "
+        "UPDATE txstore_sent SET sent_ms = sent_ms - 121000 WHERE sent_ms < (SELECT max(sent_ms) FROM "
         "(SELECT sent_ms FROM txstore_sent) AS all_of_them)",
     )
     with txstore.open(tmp_path / "other", **SMALL) as other:
