@@ -122,6 +122,33 @@ def test_value_that_is_not_a_message_is_refused() -> None:
             send(b"x")  # type: ignore[arg-type]
 
 
+def test_broker_is_told_the_group_of_each_message() -> None:
+    """A remote broker puts it into its requests."""
+
+    groups: list[str] = []
+
+    class Told(FakeBroker):
+        def appender(self, producer_group: str) -> Any:
+            groups.append(producer_group)
+            return super().appender(producer_group)
+
+        def append_many(self, messages: Any, queue_ids: Any, producer_group: str = "") -> Any:
+            groups.append(producer_group)
+            return super().append_many(messages, queue_ids, producer_group)
+
+    producer = Told().producer("g")
+    for _ in range(2):  # The first time the producer asks the broker for the queues.
+        producer.send_batch([Message("t", b"x")])
+    assert groups == ["g"] * 3
+
+
+def test_producer_leaves_its_group_with_its_block() -> None:
+    with FakeBroker().producer("g") as producer:
+        assert producer.closed is False
+        producer.send(Message("t", b"x"))
+    assert producer.closed is True
+
+
 def test_empty_batch_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeBroker()
     producer = fake.producer("g")

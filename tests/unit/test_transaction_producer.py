@@ -218,7 +218,7 @@ def test_warning_of_missing_checks_says_what_helps(caplog: pytest.LogCaptureFixt
         "a producer of group g sends transactions and answers no checks: after a crash, they stay pending until "
         "another producer of the group answers\nhint: a listener, check_listener=, database= or add_checker"
     )
-    assert record.__dict__["group"] == "g"
+    assert (record.name, record.__dict__["group"]) == ("txstore.producer", "g")
 
 
 # Databases ------------------------------------------------------------------------------------------------------------
