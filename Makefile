@@ -11,6 +11,8 @@ TYPED := python spark tests examples benches fuzz website
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
+# Tests start hundreds of programs, which would compile the package again and again.
+unexport PYTHONDONTWRITEBYTECODE
 SPARK_TRANSACTIONS ?= 200000
 
 .PHONY: help demo spark-demo test peer matrix lint torture docs bench bench-check bench-peers fuzz loom miri memcheck coverage build lock clean cargo-fuzz cargo-llvm-cov
@@ -33,8 +35,9 @@ spark-demo: $(NATIVE) ## a store of 200,000 transactions, Spark's report on it, 
 	$(call step,writing a store,$(BIN)/python spark/simulate_transactions.py target/spark-demo/demo.store --transactions $(SPARK_TRANSACTIONS))
 	$(call step,the report,PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python SPARK_LOCAL_IP=127.0.0.1 PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/spark-submit --master 'local[*]' --driver-memory 1g --conf spark.log.level=ERROR --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=8 spark/transaction_report.py target/spark-demo/demo.store target/spark-demo/report --pending-after-minutes 0)
 
-# WORKERS: how many processes run tests side by side, each whole groups of them (tests/conftest.py).
-WORKERS ?= 2
+# WORKERS: how many processes run tests side by side, each whole groups of them (tests/conftest.py). Half of the time a
+# test waits for a disk, a server or a moment, so there are more of them than processors.
+WORKERS ?= 4
 SIDE_BY_SIDE := -n $(WORKERS) --no-loadscope-reorder
 test: lint ## what must hold on every change: lint, then the tests in Rust and in Python
 	$(call step,cargo test,PROPTEST_RNG_SEED=1 cargo test --locked --quiet --features testing$(comma)arrow$(comma)server)
@@ -79,8 +82,8 @@ torture: $(NATIVE) cargo-fuzz ## the long form of the fault tests: two hours and
 	$(call step,backups,TXSTORE_BACKUP_KILLS=10000 TXSTORE_BACKUPS=200 $(BIN)/python -m pytest -q -s tests/crash/test_backup.py)
 	$(call step,lost power,TXSTORE_POWER_LOSSES=300 $(BIN)/python -m pytest -q -s tests/crash/test_lost_power.py)
 	$(call step,malformed stores,TXSTORE_MALFORMED=1500 $(BIN)/python -m pytest -q -s tests/crash/test_malformed.py)
-	$(call step,processes,TXSTORE_PROCESSES_SECONDS=120 TXSTORE_FORKS=200 $(BIN)/python -m pytest -q -s tests/crash/test_processes.py)
-	$(call step,histories,TXSTORE_HISTORIES=30 TXSTORE_HISTORY_SECONDS=60 TXSTORE_HOSTILE_SECONDS=3600 TXSTORE_OUTBOX_SECONDS=600 TXSTORE_GRPC_HISTORIES=30 $(BIN)/python -m pytest -q -s tests/histories --tier test$(comma)torture)
+	$(call step,processes,TXSTORE_PROCESSES_SECONDS=120 TXSTORE_FORKS=200 $(BIN)/python -m pytest -q -s tests/crash/test_processes.py tests/database/test_fork.py)
+	$(call step,histories,TXSTORE_HISTORIES=30 TXSTORE_HISTORY_SECONDS=60 TXSTORE_HISTORY_CLIENTS=64 TXSTORE_HOSTILE_SECONDS=3600 TXSTORE_OUTBOX_SECONDS=600 TXSTORE_OUTBOX_PROCESSES=8 TXSTORE_GRPC_HISTORIES=30 $(BIN)/python -m pytest -q -s tests/histories --tier test$(comma)torture)
 	$(call step,a million rows,$(BIN)/python -m pytest -q -s tests/database/test_million_rows.py --tier torture)
 	$(call step,streams,TXSTORE_SPARK_KILLS=$${TXSTORE_SPARK_KILLS:-5} $(BIN)/python -m pytest -q -s tests/spark --tier torture)
 

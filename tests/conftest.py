@@ -19,6 +19,17 @@ from hypothesis import settings
 TIERS = ("test", "peer", "matrix", "torture")
 # Fixtures that start a Java machine live as long as their worker: their tests run on one of the workers.
 ON_ONE_WORKER = ("spark", "remoting")
+# Their tests share no fixture, and each takes seconds: any worker may run one of them.
+ON_ANY_WORKER = ("tests/histories/test_histories.py", "tests/histories/test_outbox_history.py")
+# Groups that take longest begin first. A long one that began last would leave the other workers without work.
+FIRST = (
+    "tests/spark/",
+    "tests/remoting/",
+    "tests/histories/",
+    "tests/grpc_clients/",
+    "tests/model/",
+    "tests/crash/",
+)
 OTHERS = pytest.StashKey[Counter[str]]()
 """How many tests of each other tier there were."""
 
@@ -56,9 +67,16 @@ def tier_of(item: pytest.Item) -> str:
 
 
 def group_of(nodeid: str) -> str:
-    """Tests of one group run on one worker: a file, or a folder whose session fixtures are expensive."""
+    """Tests of one group run on one worker: a file, a folder whose session fixtures are expensive, or a long test."""
     path = Path(nodeid.partition("::")[0])
+    if path.as_posix() in ON_ANY_WORKER:
+        return nodeid
     return path.parent.as_posix() if path.parent.name in ON_ONE_WORKER else path.as_posix()
+
+
+def turn_of(nodeid: str) -> int:
+    """Sorts tests: those of FIRST in its order, then all others."""
+    return next((turn for turn, start in enumerate(FIRST) if nodeid.startswith(start)), len(FIRST))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -87,7 +105,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.workeroutput["others"] = dict(counts)
     if others:
         config.hook.pytest_deselected(items=others)
-        items[:] = chosen
+    items[:] = sorted(chosen, key=lambda item: turn_of(item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)

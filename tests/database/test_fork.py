@@ -1,6 +1,7 @@
 """Guards forks while threads of txstore use SQLite: a child must be able to use SQLite itself.
 
 SQLite's own lock of its memory would be inherited locked. Without the guard, one of five such children waits for ever.
+`TXSTORE_FORKS` is how many there are.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.waiting import eventually
 from txstore.database import Database
 from txstore.database.fork import inside_database, outside_database
 
-FORKS = 100
+FORKS = int(os.environ.get("TXSTORE_FORKS", "30"))
 _CHILD_SECONDS_MAX = 60.0
 
 

@@ -71,7 +71,7 @@ with txstore.open(store, **options) as broker:
     "name",
     [
         "sqlite3",
-        "sqlalchemy sqlite",
+        pytest.param("sqlalchemy sqlite", marks=pytest.mark.matrix),
         "psycopg",
         "sqlalchemy postgres async",
         pytest.param("sqlalchemy mariadb", marks=pytest.mark.matrix),

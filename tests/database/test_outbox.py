@@ -195,7 +195,7 @@ def _commit_and_die(address: str, path: Path, count: int, line: Connection) -> N
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize("count", [1, 7, 120])
+@pytest.mark.parametrize("count", [*(pytest.param(count, marks=pytest.mark.matrix) for count in (1, 7)), 120])
 def test_rows_of_a_killed_process_are_forwarded_once(
     database: Database, kind: Kind, tmp_path: Path, count: int
 ) -> None:

@@ -502,7 +502,15 @@ def left_by_a_killed_process(kind: Kind, served: Served) -> None:
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize("by_path", [False, True], ids=["address", "path"])
+@pytest.mark.parametrize(
+    ("kind", "by_path"),
+    [
+        ("sqlite3", True),
+        ("psycopg", False),
+        *(pytest.param(name, False, marks=pytest.mark.matrix) for name in IN_MATRIX),
+    ],
+    indirect=["kind"],
+)
 def test_command_sends_what_waits(kind: Kind, served: Served, store: Path, by_path: bool) -> None:
     left_by_a_killed_process(kind, served)
     if by_path:
@@ -553,6 +561,7 @@ def test_command_tells_what_waits(kind: Kind, served: Served) -> None:
         running.stdout.close()
 
 
+@pytest.mark.parametrize("kind", ["sqlite3"], indirect=True)
 def test_command_names_what_is_wrong(kind: Kind, served: Served, tmp_path: Path) -> None:
     for arguments, wrong in [
         ([kind.address, "--to", str(tmp_path / "none")], "there is no store at"),

@@ -1,5 +1,4 @@
-"""Guards the truth of what clients are told: sixty-four clients, a faulty network, and a server that is killed and
-stopped.
+"""Guards the truth of what clients are told: many clients, a faulty network, and a server that is killed and stopped.
 
 The network delays, cuts, splits and duplicates frames. What each client was told and read is written down, and none of
 it is false.
@@ -31,13 +30,13 @@ from tests.histories.run import run_history
 from tests.histories.shared import run_shared_history
 
 RUNS = int(os.environ.get("TXSTORE_HISTORIES", "1"))
-SECONDS = float(os.environ.get("TXSTORE_HISTORY_SECONDS", "8"))
-CLIENTS = int(os.environ.get("TXSTORE_HISTORY_CLIENTS", "64"))
-HOSTILE_SECONDS = float(os.environ.get("TXSTORE_HOSTILE_SECONDS", "8"))
+SECONDS = float(os.environ.get("TXSTORE_HISTORY_SECONDS", "5"))
+CLIENTS = int(os.environ.get("TXSTORE_HISTORY_CLIENTS", "32"))
+HOSTILE_SECONDS = float(os.environ.get("TXSTORE_HOSTILE_SECONDS", "5"))
 REPLICA_RUNS = int(os.environ.get("TXSTORE_REPLICA_HISTORIES", "1"))
 REPLICA_SECONDS = float(os.environ.get("TXSTORE_REPLICA_SECONDS", "4"))
 REPLICA_SEED = int(os.environ.get("TXSTORE_REPLICA_SEED", random.randrange(1 << 30)))
-SHARED_SECONDS = float(os.environ.get("TXSTORE_SHARED_SECONDS", "15"))
+SHARED_SECONDS = float(os.environ.get("TXSTORE_SHARED_SECONDS", "6"))
 SHARED_LOG = int(os.environ.get("TXSTORE_SHARED_LOG", "0"))
 # The stated 512, what the server has at its start, and what a busy machine takes between two measurements.
 MEMORY_MIB_MAX = 768

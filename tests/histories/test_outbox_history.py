@@ -21,8 +21,8 @@ from tests.database.conftest import new_kind
 from tests.database.server import Postgres, postgres_or_skip
 from tests.histories.outbox import Log, run_outbox_history, wrong
 
-SECONDS = float(os.environ.get("TXSTORE_OUTBOX_SECONDS", "5"))
-PROCESSES = int(os.environ.get("TXSTORE_OUTBOX_PROCESSES", "8"))
+SECONDS = float(os.environ.get("TXSTORE_OUTBOX_SECONDS", "3"))
+PROCESSES = int(os.environ.get("TXSTORE_OUTBOX_PROCESSES", "5"))
 SEED = int(os.environ.get("TXSTORE_OUTBOX_SEED", random.randrange(1 << 30)))
 
 
@@ -33,8 +33,15 @@ def postgres() -> Iterator[Postgres]:
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize("log", ["server", "shared"])
-@pytest.mark.parametrize("name", ["sqlite3", "psycopg"])
+@pytest.mark.parametrize(
+    ("name", "log"),
+    [
+        ("sqlite3", "server"),
+        ("psycopg", "shared"),
+        pytest.param("sqlite3", "shared", marks=pytest.mark.torture),
+        pytest.param("psycopg", "server", marks=pytest.mark.torture),
+    ],
+)
 def test_each_committed_row_is_in_the_log_once(
     name: str, log: Log, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -317,6 +317,7 @@ def commands_of_hints() -> set[str]:
     return {
         command.strip()
         for source in sources
+        if "`txstore " in source.read_text()
         for text in texts(source)
         for command in re.findall(r"(?<!\w)`txstore ([a-z][^`\n]*)`", text)
     }
