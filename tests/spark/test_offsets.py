@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import txstore
+from tests.copies import killed_copy
 from txstore import Message, _native
 from txstore.errors import InvalidOptionError
 
@@ -85,7 +86,7 @@ def test_a_queue_is_found_in_every_state_of_its_files(store: Path, tmp_path: Pat
         assert broker.store.remove_log_files(2 * FILE_BYTES, keep_unread=False).minimum >= FILE_BYTES
     assert rows_of(store)[0][0][0] > 0
     assert_found(store)
-    brokers = shutil.copytree(store, tmp_path / "brokers.store")
+    brokers = killed_copy(store, tmp_path / "brokers.store")
     shutil.rmtree(brokers / "txstore")
     assert_found(brokers)
     shutil.rmtree(store / "consumequeue")

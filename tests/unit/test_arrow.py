@@ -202,7 +202,7 @@ def test_scan_after_a_crash_ends_at_the_torn_tail(tmp_path: Path, cut: int) -> N
 
 
 def test_damage_is_named_or_skipped(orders: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(orders, tmp_path / "damaged")
+    copy = killed_copy(orders, tmp_path / "damaged")
     every = rows(copy, view="commitlog")
     bad = every[100]["physical_offset"]
     files = sorted(file for file in (copy / "commitlog").iterdir() if file.name.isdigit())
@@ -253,7 +253,7 @@ def test_bytes_in_a_body_are_not_a_record(tmp_path: Path, with_queues: bool) -> 
 
 
 def test_removed_files_are_an_error_or_counted(orders: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(orders, tmp_path / "short")
+    copy = killed_copy(orders, tmp_path / "short")
     every = rows(copy, columns=["physical_offset"])
     (copy / "commitlog" / f"{0:020}").unlink()
     left = [row for row in every if row["physical_offset"] >= 1 << 16]
@@ -268,7 +268,7 @@ def test_removed_files_are_an_error_or_counted(orders: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("parts", [1, 3, 40])
 def test_removed_files_are_counted_once_over_planned_ranges(orders: Path, tmp_path: Path, parts: int) -> None:
-    copy = shutil.copytree(orders, tmp_path / "short")
+    copy = killed_copy(orders, tmp_path / "short")
     every = rows(copy, columns=["physical_offset"])
     planned = _native.log_cut(copy, *_native.log_range(copy), parts)
     (copy / "commitlog" / f"{0:020}").unlink()

@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 import txstore
+from tests.copies import killed_copy
 from tests.unit.conftest import OpenStore
 from tests.unit.test_administration import Unknown
 from tests.waiting import eventually
@@ -408,7 +408,7 @@ def test_log_says_what_opening_found(tmp_path: Path, caplog: pytest.LogCaptureFi
     caplog.set_level("INFO")
     with txstore.open(tmp_path / "store", listen=False) as broker:
         broker.producer("p").send(Message("t", b"x"))
-        shutil.copytree(tmp_path / "store", tmp_path / "left")
+        killed_copy(tmp_path / "store", tmp_path / "left")
     txstore.open(tmp_path / "store").close()
     assert re.search(r"store opened: .*/store in \d+ ms; it was closed cleanly", caplog.messages[-1])
     txstore.open(tmp_path / "left").close()

@@ -4,7 +4,6 @@ and read only what a query needs.
 
 from __future__ import annotations
 
-import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 import txstore
+from tests.copies import killed_copy
 from tests.golden.unpack import NAMES, Unpacked
 from tests.spark.stores import fill
 from tests.waiting import eventually
@@ -98,7 +98,7 @@ def threads_of_scans() -> list[str]:
 
 
 def test_damage_is_an_error_after_the_rows_before_it(orders: Path, tmp_path: Path) -> None:
-    store = shutil.copytree(orders, tmp_path / "damaged.store")
+    store = killed_copy(orders, tmp_path / "damaged.store")
     offsets = plain(store, view="commitlog", columns=["physical_offset"])["physical_offset"].to_pylist()
     damaged = offsets[200]
     file = max(path for path in (store / "commitlog").iterdir() if int(path.name) <= damaged)

@@ -23,6 +23,7 @@ import pytest
 
 import txstore
 from spark.simulate_transactions import Simulated, simulate
+from tests.copies import killed_copy
 from tests.golden.expected import outcomes
 from tests.golden.reader import records, transactions
 from tests.golden.unpack import TRANSACTIONAL, Unpacked
@@ -260,7 +261,7 @@ def test_page_says_what_has_changed_since_the_last_run(tmp_path: Path) -> None:
 
 
 def test_run_that_fails_leaves_the_last_report(simulated: tuple[Path, list[Simulated]], tmp_path: Path) -> None:
-    store = shutil.copytree(simulated[0], tmp_path / "trial.store")
+    store = killed_copy(simulated[0], tmp_path / "trial.store")
     write_report(store, tmp_path / "report", now=NOW)
     before = (rows_of(tmp_path / "report"), (tmp_path / "report" / "report.html").read_text())
     with next(iter(sorted((store / "commitlog").iterdir()))).open("r+b") as file:
