@@ -78,12 +78,13 @@ class Killed(BaseException):
     """The process has ended."""
 
 
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.torture), 3])
 def test_kill_at_any_step_loses_no_row_and_shows_none_twice(
-    spark: SparkSession, archived: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, archived: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
     from txstore.spark.compaction import Compaction
 
-    left, steps = 0, 0
+    left, steps = 0, 1 - every
 
     def killable(call: Callable[..., Any]) -> Callable[..., Any]:
         def step(*arguments: Any, **named: Any) -> Any:
@@ -96,7 +97,7 @@ def test_kill_at_any_step_loses_no_row_and_shows_none_twice(
         return step
 
     while True:
-        steps += 1
+        steps += every
         lake = shutil.copytree(archived, tmp_path / f"lake-{steps}")
         left = steps
         with monkeypatch.context() as patch:
