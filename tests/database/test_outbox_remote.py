@@ -583,3 +583,13 @@ def test_row_is_taken_over_only_if_nothing_of_its_owner_changes() -> None:
     assert found.look({1: [13], 2: [22]}, 20) == {1: {13}, 2: {22}}
     found.forget()
     assert found.look({1: [13], 2: [22]}, 21) == {}
+
+
+def test_rows_of_an_owner_that_makes_progress_wait_again() -> None:
+    found = Unattended(10)
+    assert found.look({1: [11, 12]}, 0) == {}
+    assert found.look({1: [12]}, 5) == {}
+    assert found.look({1: [12]}, 14) == {}
+    assert found.look({1: [12]}, 15) == {1: {12}}
+    found.taken(2, [21])  # Nobody saw it wait.
+    assert found.look({1: [12]}, 16) == {1: {12}}
