@@ -22,6 +22,9 @@ from tests.spark.stores import fill
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Of the time of a short run, Java would take most to compile for a long one.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 
 def missing() -> str | None:
     """The reason why Spark cannot run here, or None."""
@@ -50,6 +53,7 @@ def spark() -> Iterator[SparkSession]:
             SparkSession.builder.master("local[2]")
             .appName("txstore tests")
             .config("spark.driver.memory", "1g")
+            .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.ui.enabled", "false")

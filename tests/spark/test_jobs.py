@@ -20,6 +20,7 @@ import pytest
 import txstore
 from spark import archive_commit_log, compare_stores, transaction_report
 from tests.copies import killed_copy
+from tests.spark.conftest import JAVA_OPTIONS
 from tests.spark.stores import message
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def test_error_is_one_sentence(spark: SparkSession, tmp_path: Path, capsys: Any,
 def submitted(job: str, *arguments: object) -> subprocess.Popen[str]:
     """Runs the job with `spark-submit`."""
     command = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]", "--driver-memory", "1g"]
+    command += ["--driver-java-options", JAVA_OPTIONS]
     # A machine with other work starts a worker late.
     command += ["--conf", "spark.python.authenticate.socketTimeout=2m"]
     for setting in ("spark.ui.enabled=false", "spark.log.level=ERROR", "spark.sql.shuffle.partitions=2"):
