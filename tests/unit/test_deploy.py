@@ -38,6 +38,7 @@ from tests.remoting_requests import (
     pulling,
 )
 from tests.unit.test_server_metrics import WITH_METRICS, Seen
+from tests.unit.test_wheel import install, new_environment
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, Server
 from txstore.database import Database
@@ -180,10 +181,8 @@ def test_steps_of_the_dockerfile_work_in_a_clean_environment(tmp_path: Path) -> 
     """What `docker build` would do, with a wheel of this tree, as far as that is possible without Docker."""
     (wanted,) = re.findall(r"pip install --no-cache-dir '(txstore\[[\w,]+\])'", dict(dockerfile())["RUN"])
     wheel = Path(os.environ["TXSTORE_WHEEL"]).resolve()
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True, timeout=300)
-    python = tmp_path / "venv" / "bin" / "python"
-    install = [str(python), "-m", "pip", "install", "--quiet", f"{wanted} @ {wheel.as_uri()}"]
-    subprocess.run(install, check=True, timeout=600)
+    python = new_environment(tmp_path / "venv")
+    install(python, f"{wanted} @ {wheel.as_uri()}")
     check_the_entry([str(python.with_name(entry()[0]))], tmp_path)
     check = json.loads(dict(dockerfile())["HEALTHCHECK"].partition("CMD ")[2])
     refused = subprocess.run([str(python), *check[1:]], capture_output=True, text=True, timeout=60, check=False)

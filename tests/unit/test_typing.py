@@ -212,7 +212,7 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         first_lines.append(text.count("\n") + 1)
         text += f"    {snippet}\n"
     file.write_text(text)
-    config = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(file.parent / "cache")]
+    config = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache")]
     out, err, status = api.run([*config, "--no-error-summary", "--hide-error-context", str(file)])
     assert (err, status) == ("", 1), out
     found: dict[str, list[str]] = {snippet: [] for snippet in (*GOOD, *BAD)}
