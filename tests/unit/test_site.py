@@ -30,6 +30,8 @@ PUBLIC = [
     "txstore.backup",
     "txstore.database",
     "txstore.django",
+    "txstore.faststream",
+    "txstore.faststream.fastapi",
     "txstore.otel",
     "txstore.testing",
     "txstore.testing.aio",

@@ -46,7 +46,7 @@ RUST_FOLDERS = {
 RUST_ORDER = [(folder, module) for folder, modules in RUST_FOLDERS.items() for module in modules]
 PYTHON_MODULES = (
     "transaction_state errors coroutines serialization config message selector listener interface _native arrow lazy "
-    "consumer producer transactions broker remoting client otel console server shared aio testing database django "
+    "consumer producer transactions broker remoting client otel console server shared aio testing database django faststream "
     "report spark "
     "inspection backup cli"
 ).split()
