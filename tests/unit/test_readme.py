@@ -25,7 +25,7 @@ def test_example_runs_as_shown(tmp_path: Path) -> None:
 def test_page_on_consumers_runs_as_shown(tmp_path: Path) -> None:
     said = follow(ROOT / "docs/publish/consumers.md", tmp_path)
     assert "%RETRY%shipping 0 0\norders 0 0\n" in said
-    assert re.search(r"\nb'0' [\d-]+ [\d:.]+\+00:00 0 3 0\n\Z", said)
+    assert re.search(r"\nb'0' [\d-]+ [\d:.]+\+00:00 0 4 0\n\Z", said)
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,13 @@ impl Sql {
         Expression::parse(expression).map(|expression| Self(expression.into())).or_raise(py)
     }
 
+    /// The text.
     #[getter]
     fn expression(&self) -> &str {
         self.0.text()
     }
 
+    /// Returns whether a message with these properties fulfils the expression.
     fn matches(&self, properties: HashMap<String, String>) -> bool {
         self.0.matches(|name| properties.get(name).map(String::as_str))
     }
