@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import sqlite3
+import struct
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,9 @@ from tests.database.conftest import SMALL, Kind, new_kind
 from tests.unit.conftest import Run, run
 from tests.waiting import eventually
 from txstore import Message
+from txstore._native import OutboxRow
 from txstore.database import Database
+from txstore.database.outbox.ids import ids_of
 from txstore.errors import MessageNotFoundError
 
 __all__ = ["run"]
@@ -104,3 +110,79 @@ def test_database_without_the_tables_is_named(tmp_path: Path, run: Run) -> None:
     code, _, err = run("outbox", "list", tmp_path / "missing.db")
     assert code != 0
     assert "missing.db" in err
+
+
+# Rows of this process, and of two others.
+OWN, OTHER, THIRD = ids_of(5 << 36), ids_of(3 << 36), ids_of(7 << 36)
+
+
+def row_of(age_seconds: int) -> bytes:
+    """A row whose `send` was called so long ago."""
+    new = OutboxRow.of(Message("orders", b"x"), "g")
+    now_ms = round(new.born_timestamp.timestamp() * 1000)
+    data = new.data.replace(struct.pack(">q", now_ms), struct.pack(">q", now_ms - age_seconds * 1000))
+    assert OutboxRow(data).born_timestamp == new.born_timestamp - timedelta(seconds=age_seconds)
+    return data
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Database:
+    """Rows for the log 1, one of which cannot be decoded, and single ones for others."""
+    path = tmp_path / "shop.db"
+    database = Database(path)
+    database.create_table()
+    own = [(OWN[at], 1, row_of(500 - 100 * at), None) for at in range(5)]
+    rows: list[tuple[int, int, bytes, str | None]] = [
+        *own,
+        (OTHER[0], 1, row_of(50), None),
+        (OTHER[3], 1, row_of(600), None),
+        (OTHER[4], 1, row_of(900), "parked"),
+        (THIRD[0], 1, b"no row", None),
+        (THIRD[1], 2, row_of(700), None),
+        (THIRD[2], 3, row_of(-900), None),
+        (OWN[-2], 5, row_of(800), None),
+    ]
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executemany(
+            "INSERT INTO txstore_outbox (id, destination, message, parked) VALUES (?, ?, ?, ?)", rows
+        )
+        connection.commit()
+    return database
+
+
+@pytest.mark.parametrize("step", [1, 2, 500])
+@pytest.mark.parametrize(
+    ("destination", "in_log", "rows", "oldest"),
+    [
+        (1, [], 8, 500),
+        (1, [0, 1], 6, 300),
+        (1, [1], 7, 500),
+        (1, [0, 1, 2, 3, 4], 3, 50),
+        (1, [9], 8, 500),
+        (2, [0, 1], 0, 700),
+        (3, [], 1, 0),
+        (4, [], 0, 0),
+        (5, [0, 1, 2, 3, 4, -2], 0, 0),
+    ],
+)
+def test_status_counts_what_waits_for_a_log_and_tells_the_oldest(
+    filled: Database, destination: int, in_log: list[int], rows: int, oldest: int, step: int, monkeypatch: Any
+) -> None:
+    """Of each process, the first row is looked at. Its own rows whose messages are in the log do not wait."""
+    monkeypatch.setattr("txstore.database.outbox.waiting._ROWS", step)
+    status = filled.outbox_status(destination, OWN, {OWN[at] for at in in_log})
+    assert status.rows == rows
+    assert oldest <= status.oldest_seconds < oldest + 49 or (oldest, status.oldest_seconds) == (0, 0.0)
+
+
+def test_row_is_found_after_others_and_the_answer_says_what_helps(filled: Database) -> None:
+    waits, *_, parked = [row for row in filled.outbox() if row.number in OTHER]
+    with pytest.raises(MessageNotFoundError) as refused:
+        filled.retry_parked(waits.message_id)
+    assert str(refused.value) == (
+        f"message {waits.message_id} is not parked: it waits to be forwarded\nhint: open the store, which forwards it"
+    )
+    filled.drop_parked(parked.message_id)
+    told = f"the outbox has no message {parked.message_id}\nhint: `txstore outbox list` shows what waits"
+    with pytest.raises(MessageNotFoundError, match=f"^{re.escape(told)}$"):
+        filled.drop_parked(parked.message_id)
