@@ -28,19 +28,49 @@ def test_page_on_consumers_runs_as_shown(tmp_path: Path) -> None:
     assert re.search(r"\nb'0' [\d-]+ [\d:.]+\+00:00 0 4 0\n\Z", said)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "operate/failures",
-        "publish/asyncio",
-        "publish/concepts",
-        "publish/outbox",
-        "publish/tutorial",
-        "rocketmq/remote",
-    ],
-)
+# Pages whose programs print nothing.
+FOLLOWED = [
+    "operate/failures",
+    "operate/retention",
+    "publish/asyncio",
+    "publish/concepts",
+    "publish/outbox",
+    "publish/shared",
+    "publish/tutorial",
+    "rocketmq/remote",
+]
+# Page → the test that runs its code.
+RUN_BY = {
+    "data/spark": "tests/spark/test_batch.py",
+    "operate/backup": "tests/unit/test_readme.py",
+    "operate/observability": "tests/unit/test_readme.py",
+    "publish/consumers": "tests/unit/test_readme.py",
+    "publish/database": "tests/database/test_examples.py",
+    "publish/faststream": "tests/unit/test_faststream.py",
+    "publish/from_outbox": "tests/unit/test_readme.py",
+    "publish/testing_your_service": "tests/unit/test_readme.py",
+}
+
+
+def test_every_page_with_code_is_run_by_a_test() -> None:
+    with_code = {
+        page.relative_to(ROOT / "docs").with_suffix("").as_posix()
+        for page in (ROOT / "docs").rglob("*.md")
+        if {language for language, _ in blocks(page)} & {"python", "console"}
+    }
+    assert with_code == {*FOLLOWED, *RUN_BY}
+    for page, test in RUN_BY.items():
+        assert f"{page.split('/')[1]}.md" in (ROOT / test).read_text(), test
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
 def test_page_can_be_followed_word_by_word(name: str, tmp_path: Path) -> None:
     assert follow(ROOT / "docs" / f"{name}.md", tmp_path) == ""
+
+
+def test_page_on_traces_runs_as_shown(tmp_path: Path) -> None:
+    pytest.importorskip("opentelemetry.sdk", reason="requirements-dev.lock is not installed")
+    assert follow(ROOT / "docs/operate/observability.md", tmp_path) == "b'order 17 is paid'\n"
 
 
 def test_page_on_backups_runs_as_shown(tmp_path: Path) -> None:
