@@ -26,6 +26,8 @@ Event: TypeAlias = Mapping[str, Any]
 """
 
 Position: TypeAlias = tuple[int, int]
+MISSING = "missing"
+"""The outcome of a half message that is not in the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ class History:
     stored: Mapping[int, Sequence[str]]
     """The names in each queue, from offset 0 on."""
     outcomes: Mapping[str, str] = field(default_factory=dict)
-    """The state of each transaction in the store: committed, rolled_back, discarded, pending."""
+    """The state in the store of each transaction whose half was acknowledged: committed, rolled_back, discarded,
+    pending, missing."""
 
     def of(self, *kinds: str) -> Iterator[Event]:
         return (event for client in self.clients for event in client if event["what"] in kinds)
@@ -95,6 +98,9 @@ def _lost(history: History) -> Iterator[Anomaly]:
     for event in history.of("told"):
         if event["outcome"] == "committed" and event["name"] not in read:
             yield Anomaly("lost", f"{event['name']} was committed, never read")
+    for name, outcome in history.outcomes.items():
+        if outcome == MISSING:
+            yield Anomaly("lost", f"the half message of {name} was acknowledged, and is not stored")
     for name in positions.keys() - read:
         yield Anomaly("lost", f"{name} is stored at {positions[name]}, never read")
 
@@ -175,7 +181,7 @@ def _two_outcomes(history: History) -> Iterator[Anomaly]:
         said[name][f"stored {outcome}"] += 1
     positions = history.positions()
     for name, words in said.items():
-        outcomes = {word.partition(" ")[2] for word in words}
+        outcomes = {word.partition(" ")[2] for word in words} - {MISSING}
         if len(outcomes) > 1:
             yield Anomaly("two outcomes", f"{name}: {', '.join(sorted(words))}")
         elif "stored committed" in words and name not in positions:

@@ -22,8 +22,9 @@ from types import TracebackType
 from typing import Literal, Self, TypeAlias
 
 import txstore
-from tests.histories.checker import Anomaly, History, anomalies, events_of
+from tests.histories.checker import MISSING, Anomaly, History, anomalies, events_of
 from tests.histories.clients import NEW, SETTINGS, TOPIC
+from tests.histories.lost_tail import LostTail
 from tests.histories.proxy import FaultyProxy
 from tests.hostile import FLOODS
 from tests.memory import Watch
@@ -228,12 +229,22 @@ def settle(store: Path, groups: Sequence[Clients]) -> float:
     return waited
 
 
-def history_of(store: Path, logs: list[Path], delivered: Counter[str]) -> History:
+def history_of(store: Path, logs: list[Path], delivered: Counter[str], tail: LostTail | None = None) -> History:
+    """`tail`: what was lost, of which clients were told."""
     clients = events_of(logs)
+    if tail is not None:
+        clients = tail.without(clients)
     with txstore.open(store, **SETTINGS) as broker:
         halves = {event["name"]: event["id"] for client in clients for event in client if event["what"] == "half"}
-        outcomes = {name: broker.transaction(half).state.value for name, half in halves.items()}
+        outcomes = {name: _outcome(broker, half) for name, half in halves.items()}
         return History(clients, delivered, _stored(broker), outcomes)
+
+
+def _outcome(broker: txstore.EmbeddedBroker, half: str) -> str:
+    try:
+        return broker.transaction(half).state.value
+    except txstore.TransactionNotFoundError:
+        return MISSING
 
 
 def _stored(broker: txstore.EmbeddedBroker) -> dict[int, list[str]]:

@@ -9,7 +9,8 @@ takes ten minutes or more, a run of a tenth of that time comes first, with busy 
 are for comparison.
 
 TXSTORE_REPLICA_HISTORIES runs of TXSTORE_REPLICA_SECONDS have a source and a replica, either one of which is killed,
-and a faulty network between them; in the end the source's machine is lost, and the replica promoted.
+and a faulty network between them; in the end the source's machine is lost, and the replica promoted. In tier torture,
+the same without required copies, and with a source that hands over to its replica and back.
 TXSTORE_REPLICA_SEED repeats the first.
 
 Another run of TXSTORE_SHARED_SECONDS has no server and no network: the clients are in processes that share the store,
@@ -21,12 +22,18 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.histories.replicas import WRONG, run_replica_history
-from tests.histories.run import run_history
+from tests.histories.replicas import (
+    run_asynchronous_history,
+    run_handed_over_history,
+    run_replica_history,
+    wrong,
+)
+from tests.histories.run import Report, run_history
 from tests.histories.shared import run_shared_history
 
 RUNS = int(os.environ.get("TXSTORE_HISTORIES", "1"))
@@ -35,6 +42,7 @@ CLIENTS = int(os.environ.get("TXSTORE_HISTORY_CLIENTS", "32"))
 HOSTILE_SECONDS = float(os.environ.get("TXSTORE_HOSTILE_SECONDS", "5"))
 REPLICA_RUNS = int(os.environ.get("TXSTORE_REPLICA_HISTORIES", "1"))
 REPLICA_SECONDS = float(os.environ.get("TXSTORE_REPLICA_SECONDS", "4"))
+REPLICA_KILLS = max(2, 2 * round(REPLICA_SECONDS / 8))
 REPLICA_SEED = int(os.environ.get("TXSTORE_REPLICA_SEED", random.randrange(1 << 30)))
 SHARED_SECONDS = float(os.environ.get("TXSTORE_SHARED_SECONDS", "6"))
 SHARED_LOG = int(os.environ.get("TXSTORE_SHARED_LOG", "0"))
@@ -76,8 +84,7 @@ def test_clients_are_told_nothing_untrue_while_one_floods(tmp_path: Path) -> Non
 @pytest.mark.kill
 @pytest.mark.parametrize("number", range(REPLICA_RUNS))
 def test_clients_are_told_nothing_untrue_when_a_machine_is_lost(number: int, tmp_path: Path) -> None:
-    kills = max(2, 2 * round(REPLICA_SECONDS / 8))
-    report = run_replica_history(tmp_path, REPLICA_SEED + number, REPLICA_SECONDS, CLIENTS, kills)
+    report = run_replica_history(tmp_path, REPLICA_SEED + number, REPLICA_SECONDS, CLIENTS, REPLICA_KILLS)
     print(report)
     assert report.anomalies == []
     assert report.statistics["sends acknowledged"] > CLIENTS
@@ -89,11 +96,42 @@ def test_clients_are_told_nothing_untrue_when_a_machine_is_lost(number: int, tmp
 
 @pytest.mark.kill
 @pytest.mark.torture
-def test_messages_that_are_visible_before_they_are_copied_are_found(tmp_path: Path) -> None:
-    """The same with a wrong source. Its readers see what the replica does not have, and what is gone with it."""
-    report = run_replica_history(tmp_path, REPLICA_SEED, REPLICA_SECONDS, CLIENTS, kills=0, entry=WRONG)
+@pytest.mark.parametrize("number", range(REPLICA_RUNS))
+def test_without_required_copies_only_what_the_replica_lacks_is_lost(number: int, tmp_path: Path) -> None:
+    report = run_asynchronous_history(tmp_path, REPLICA_SEED + number, REPLICA_SECONDS, CLIENTS, REPLICA_KILLS)
     print(report)
-    assert {anomaly.kind for anomaly in report.anomalies} & {"vanished"}
+    assert report.anomalies == []
+    assert report.statistics["sends acknowledged"] > CLIENTS
+    assert report.statistics["acknowledged messages lost"] > 0
+    shutil.rmtree(tmp_path)
+
+
+@pytest.mark.kill
+@pytest.mark.torture
+@pytest.mark.parametrize("number", range(REPLICA_RUNS))
+def test_clients_are_told_nothing_untrue_when_a_replica_takes_over(number: int, tmp_path: Path) -> None:
+    report = run_handed_over_history(tmp_path, REPLICA_SEED + number, REPLICA_SECONDS, CLIENTS, REPLICA_KILLS)
+    print(report)
+    assert report.anomalies == []
+    assert report.statistics["sends acknowledged"] > CLIENTS
+    shutil.rmtree(tmp_path)
+
+
+@pytest.mark.kill
+@pytest.mark.torture
+@pytest.mark.parametrize(
+    ("variant", "run", "kinds"),
+    [
+        ("visible", run_replica_history, {"vanished"}),
+        ("copies", run_replica_history, {"lost"}),
+        ("epoch", run_handed_over_history, {"lost"}),
+    ],
+)
+def test_wrong_sources_are_found(variant: str, run: Callable[..., Report], kinds: set[str], tmp_path: Path) -> None:
+    """The same with a source that breaks one rule, whose clients are told what is not true afterwards."""
+    report = run(tmp_path, REPLICA_SEED, REPLICA_SECONDS, CLIENTS, kills=0, entry=wrong(variant))
+    print(report)
+    assert {anomaly.kind for anomaly in report.anomalies} >= kinds
     shutil.rmtree(tmp_path)
 
 

@@ -5,11 +5,17 @@ histories that have one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.histories.checker import History, anomalies
+import txstore
+from tests.histories.checker import MISSING, Event, History, anomalies
+from tests.histories.clients import TOPIC
+from tests.histories.lost_tail import LostTail
+from tests.unit.test_administration import Unknown
+from txstore import LocalTransactionState, Message
 
 
 def right() -> History:
@@ -65,6 +71,12 @@ def events(history: History, client: int) -> list[Any]:
 def lost_send(history: History) -> None:
     events(history, 0).append({"what": "begin", "name": "plain-3", "transaction": False})
     events(history, 0).append({"what": "sent", "name": "plain-3", "queue": 1, "offset": 1})
+
+
+def lost_half(history: History) -> None:
+    events(history, 1).append({"what": "begin", "name": "commit-3", "transaction": True})
+    events(history, 1).append({"what": "half", "name": "commit-3", "id": "C"})
+    history.outcomes = {**history.outcomes, "commit-3": MISSING}
 
 
 def lost_commit(history: History) -> None:
@@ -151,6 +163,7 @@ def committed_without_message(history: History) -> None:
 # A transaction that is read after its rollback has two outcomes as well; a lost commit also lacks its message.
 LIES: dict[Callable[[History], None], set[str]] = {
     lost_send: {"lost"},
+    lost_half: {"lost"},
     lost_commit: {"lost"},
     never_read: {"lost"},
     acknowledged_elsewhere: {"lost"},
@@ -180,3 +193,30 @@ def test_anomaly_is_found(lie: Callable[[History], None]) -> None:
     lie(history)
     found = anomalies(history)
     assert {anomaly.kind for anomaly in found} == LIES[lie], found
+
+
+def test_tail_that_is_lost_has_what_is_above_an_offset(tmp_path: Path) -> None:
+    with txstore.open(tmp_path / "store") as broker, broker.transaction_producer("shop", Unknown()) as halves:
+        broker.create_topic(TOPIC, 1)
+        producer = broker.producer("shop")
+        producer.send(Message(TOPIC, b"plain-1"))
+        ended = halves.send_in_transaction(Message(TOPIC, b"rollback-1")).transaction_id
+        copied_end = broker.store.appended_end
+        broker.end_transaction(ended, LocalTransactionState.ROLLBACK)
+        producer.send(Message(TOPIC, b"plain-2"))
+        halves.send_in_transaction(Message(TOPIC, b"either-1"))
+    tail = LostTail.of(tmp_path / "store", copied_end)
+    assert tail.messages == {(0, 1, "plain-2")}
+    assert tail.halves == {"either-1"}
+    assert tail.ended == {"rollback-1", "plain-2"}
+    told: list[Event] = [
+        {"what": "sent", "name": "plain-1", "queue": 0, "offset": 0},
+        {"what": "sent", "name": "plain-2", "queue": 0, "offset": 1},
+        {"what": "told", "name": "rollback-1", "outcome": "rolled_back"},
+        {"what": "half", "name": "either-1", "id": "A"},
+        {"what": "read", "rows": [[0, 0, "plain-1"], [0, 1, "plain-2"]]},
+    ]
+    assert tail.without([told]) == [[told[0], {"what": "read", "rows": [[0, 0, "plain-1"]]}]]
+    assert tail.acknowledged([told]) == {"plain-2"}
+    history = History([told], {"plain-2": 1}, {0: ["plain-1", "plain-2"]})
+    assert [anomaly.kind for anomaly in tail.survivors(history, [told])] == ["not lost"]

@@ -50,6 +50,7 @@ def test_both_sides_show_the_lag(run: Run, tmp_path: Path, source: Server) -> No
         assert copy.replica is not None
         assert (row["name"], row["address"], row["connected"]) == (copy.replica.name, copy.address, True)
         assert (row["lag_bytes"], row["lag_seconds"]) == (0, 0)
+        assert row["copied_end"] == source.broker.store.appended_end
         found = status(run, tmp_path / "copy")
         wanted = {"role": "replica", "source": source.address, "following": True, "lag_bytes": 0, "lag_seconds": 0}
         assert found | wanted == found

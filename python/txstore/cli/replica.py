@@ -154,6 +154,7 @@ def _facts(found: ReplicationStatus) -> dict[str, Any]:
                 "address": one.address,
                 "connected": one.connected,
                 "silent_seconds": _seconds(one.silent),
+                "copied_end": one.copied_end,
                 "lag_bytes": one.lag_bytes,
                 "lag_seconds": _seconds(one.lag),
             }
@@ -195,12 +196,13 @@ def _print(found: ReplicationStatus) -> None:
                 one.name,
                 one.address or "none",
                 "connected" if one.connected else f"silent for {_seconds(one.silent):g} s",
+                f"{one.copied_end}",
                 f"{one.lag_bytes:,}",
                 f"{_seconds(one.lag):g}",
             ]
             for one in found.replicas
         ]
-        print_table(["replica", "address", "state", "lag in bytes", "lag in seconds"], rows)
+        print_table(["replica", "address", "state", "copied up to", "lag in bytes", "lag in seconds"], rows)
     elif not is_replica:
         print("\nno replica has asked since the server started")
 

@@ -26,6 +26,8 @@ class ReplicaStatus:
     """How many bytes of the log its copy lacks."""
     lag: timedelta
     """The age of the first record that its copy lacks; zero if it lacks none."""
+    copied_end: int
+    """The physical offset up to which its copy goes, as it reported it last."""
 
 
 @dataclass(frozen=True, slots=True)

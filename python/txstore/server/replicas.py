@@ -78,10 +78,11 @@ class Nodes:
         with self._lock:
             addresses = self._addresses
         found = []
-        for name, _, silent_ms, lag_bytes, lag_ms in self._native.replicas():
+        for name, copied, silent_ms, lag_bytes, lag_ms in self._native.replicas():
             silent = timedelta(milliseconds=silent_ms)
             lag = timedelta(milliseconds=lag_ms)
-            found.append(ReplicaStatus(name, addresses.get(name), silent < self._timeout, silent, lag_bytes, lag))
+            connected = silent < self._timeout
+            found.append(ReplicaStatus(name, addresses.get(name), connected, silent, lag_bytes, lag, copied))
         return found
 
     def status(self) -> ReplicationStatus:
