@@ -183,6 +183,21 @@ def test_promotion_of_a_replica_whose_source_lives_loses_nothing(
     send(source.address, b"5")
 
 
+def test_node_that_is_known_by_two_addresses_hands_over_and_back(nodes: tuple[Node, Node]) -> None:
+    source, copy = nodes
+    send(source.address, b"1")
+    eventually(lambda: Epochs.parse(copy.state()["epochs"]).nodes != {})
+    assert promote(copy) == 0
+    source.stop()
+    source.start("--replica-of", copy.address.replace("127.0.0.1", "localhost"))
+    eventually(lambda: source.is_a("replica") and source.ends_with(copy))
+    # A source is not one of its own replicas. Otherwise the promotion asks it twice, under two addresses.
+    eventually(lambda: list(Epochs.parse(source.state()["epochs"]).nodes.values()) == [source.address])
+    assert promote(source) == 0
+    assert source.is_a("source")
+    send(source.address, b"2")
+
+
 def test_killed_source_rejoins_and_reports_what_only_it_had(
     nodes: tuple[Node, Node], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -226,6 +241,39 @@ def test_killed_source_rejoins_and_reports_what_only_it_had(
     assert sum(file.stat().st_size for file in (kept / "log").iterdir()) == whole["bytes"]
     log = source.stop()
     assert f"{len(records)} records" in log
+
+
+def test_consumer_that_has_read_what_is_lost_passes_over_nothing(nodes: tuple[Node, Node]) -> None:
+    """It has read to offset 13 of a queue that ends at 10 now, and gets what the queue has from there on later."""
+    source, copy = nodes
+    options: dict[str, Any] = {"poll_name_server_interval": 1, "heart_beat_broker_interval": 1}
+    soon = options | {"persist_consumer_offset_interval": 1}
+    with txstore.connect(f"{source.address};{copy.address}", **soon) as client:
+        client.create_topic("orders", 1)
+        consumer = client.consumer("shipping", "orders")
+        found: list[bytes] = []
+
+        def reads(*wanted: bytes) -> bool:
+            found.extend(message.body for message in consumer.poll(timeout=1.0))
+            return set(wanted) <= set(found)
+
+        both = [b"both %d" % number for number in range(10)]
+        send(source.address, *both)
+        eventually(lambda: reads(*both))
+        stored = ("orders", "shipping", 0, 10)
+        eventually(lambda: consumer.poll(timeout=0.1) == [] and list(stored) in copy.state()["offsets"])
+        copy.stop()  # A killed one would lose offsets of the last seconds.
+        lost = [b"lost %d" % number for number in range(3)]
+        send(source.address, *lost)
+        eventually(lambda: reads(*lost))
+        source.kill()
+        copy.start("--replica-of", source.address)
+        assert promote(copy, "--lose-messages") == 0
+        new = [b"new %d" % number for number in range(6)]
+        send(copy.address, *new)
+        eventually(lambda: reads(*new))
+        assert found.index(b"new 0") > found.index(b"lost 2")
+        consumer.close()
 
 
 def test_paused_source_is_fenced_when_it_continues(nodes: tuple[Node, Node]) -> None:

@@ -7,6 +7,7 @@ kills of either side; and it refuses a source that is not its own. Copies that a
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import threading
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from tests.unit.test_administration import ACCOUNTS, Unknown
 from tests.unit.test_cli_serve import serving
 from tests.waiting import eventually
 from txstore import LocalTransactionState, Message, RemoteBroker, Server
+from txstore._native import StoreEpochs
 from txstore.client.options import ConnectConfig
 from txstore.errors import BrokerBusyError, BrokerUnreachableError, InvalidOptionError, TxStoreError
 from txstore.server.replication import Source as Operated
@@ -86,6 +88,33 @@ def client(source: Server) -> Iterator[RemoteBroker]:
     assert source.address is not None
     with txstore.connect(source.address) as remote:
         yield remote
+
+
+def test_source_that_was_replaced_is_followed_to_its_end(tmp_path: Path, source: Server, client: RemoteBroker) -> None:
+    """It has ended its range of the log, as a source that is closed, and not as one that another broker continues."""
+    client.producer("shop").send(Message("orders", b"1"))
+    with replica(tmp_path / "copy", source) as copy:
+        caught_up(copy, source)
+        StoreEpochs(source.broker.store).accept(2, None)
+        settings = tmp_path / "source" / "txstore" / "settings.json"
+        eventually(lambda: json.loads(settings.read_text())["written"][-1]["end"] is not None)
+        assert source.address is not None
+        assert copy.replica is not None
+        copy.replica._adopt(_state_of_node(source.address), source.address)
+        assert copy.replica.failure is None
+
+
+def _state_of_node(address: str) -> dict[str, Any]:
+    """Waits until it answers, because it opens its store in its new role."""
+    found: list[dict[str, Any]] = []
+
+    def answers() -> bool:
+        with contextlib.suppress(TxStoreError), Operated(address, ConnectConfig()) as there:
+            found.append(there.state())
+        return found != []
+
+    eventually(answers)
+    return found[-1]
 
 
 def test_replica_has_messages_transactions_topics_groups_and_offsets(

@@ -132,8 +132,11 @@ class Clients:
         line: Line,
         monotonic: Callable[[], float],
         limits: GroupLimits = GroupLimits(),  # It is frozen.
+        joined: Callable[[str, int], None] | None = None,
     ) -> None:
+        """`joined` is called with the group and the connection of each new consumer."""
         self._limits = limits
+        self._joined = joined
         self._broker = broker
         self._line = line
         self._monotonic = monotonic
@@ -363,6 +366,8 @@ class Clients:
                 self._subscribe(name, group, _newest(wanted.keys(), group.members.values()))
         if known is None:
             _log.info("consumer %s joined group %s", client_id, name, extra={"group": name, "client": client_id})
+            if self._joined is not None:
+                self._joined(name, request.connection)
         if changed:
             self._notify(name)
         return changed

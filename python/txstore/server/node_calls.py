@@ -27,9 +27,10 @@ class NodeCalls:
         broker: EmbeddedBroker,
         replica: Replica | None,
         address: str | None,
-        reopen: Callable[[], None],
+        reopen: Callable[..., None],
     ) -> None:
-        """`address` is where other nodes reach this one. `reopen` lets the server open its store again, soon."""
+        """`address` is where other nodes reach this one. `reopen` lets the server open its store again, soon;
+        `has_lost` tells it that messages were lost."""
         self._broker, self._replica = broker, replica
         self._address, self._reopen = address, reopen
         self._epochs = StoreEpochs(broker.store)
@@ -58,12 +59,14 @@ class NodeCalls:
             )
         if not self._promoting.acquire(blocking=False):
             raise InvalidOptionError("this replica is being promoted already", option="promote")
+        promotion = Promotion(self._replica, self._address, lose_messages=lose_messages)
         try:
-            return Promotion(self._replica, self._address, lose_messages=lose_messages).run()
+            return promotion.run()
         finally:
             self._promoting.release()
             if self._replica.stopped:
-                self._reopen()  # As the source; after a failure, as a replica that follows again.
+                # As the source; after a failure, as a replica that follows again.
+                self._reopen(has_lost=bool(promotion.losses))
 
     def forget_replica(self, name: str) -> bool:
         """Removes a replica that does not come back. Returns False if it is not known."""

@@ -4,7 +4,7 @@ Always: the offsets are those that embedded consumers use. A lock expires after 
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ from txstore._native import RETRY_PREFIX, RequestCode, ResponseCode, is_system_t
 from txstore.broker import EmbeddedBroker
 from txstore.message import ConsumeFromWhere, is_retry_progress, utc
 from txstore.server.clients import Clients
+from txstore.server.offset_table import reset_table
 from txstore.server.request import (
     OK,
     Refused,
@@ -24,7 +25,7 @@ from txstore.server.request import (
     text,
 )
 
-__all__ = ["Locks", "Offsets", "queue_table"]
+__all__ = ["Locks", "Offsets"]
 
 _LOCK_SECONDS = 60.0
 _QUEUES_MAX = 4_096  # In one request.
@@ -129,7 +130,7 @@ class Offsets:
         queue_id, offset = number(fields, "queueId", -1), number(fields, "offset", -1)
         to = offset if offset >= 0 else utc(moment) if moment >= 0 else ConsumeFromWhere.LAST
         offsets = self.reset_offsets(group, topic, to, queue_id if queue_id >= 0 else None)
-        return Reply(body=self._reset_table(topic, offsets))
+        return Reply(body=reset_table(topic, self._broker.config.broker_name, offsets))
 
     def reset_offsets(
         self, group: str, topic: str, to: ConsumeFromWhere | datetime | int, queue_id: int | None
@@ -140,13 +141,9 @@ class Offsets:
             self._reset.update((topic, group, number) for number in offsets)
         moment = round(to.timestamp() * 1000) if isinstance(to, datetime) else -1
         told = {"group": group, "isForce": "true", "timestamp": str(moment), "topic": topic}
-        body = self._reset_table(topic, offsets)
+        body = reset_table(topic, self._broker.config.broker_name, offsets)
         self._clients.tell(group, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, told, body)
         return offsets
-
-    def _reset_table(self, topic: str, offsets: Mapping[int, int]) -> bytes:
-        rows = {(topic, queue_id): queue_offset for queue_id, queue_offset in offsets.items()}
-        return b"{" + queue_table("offsetTable", self._broker.config.broker_name, rows) + b"}"
 
     def _range(self, request: Request) -> tuple[int, int]:
         return self._broker.queue_range(text(request.ext_fields, "topic"), _queue(request.ext_fields))
@@ -233,15 +230,6 @@ def _asked(request: Request) -> tuple[str, str, list[tuple[tuple[str, int], dict
             raise Refused(ResponseCode.INVALID_PARAMETER, "mqSet has an entry without topic or queueId")
         found.append(((queue["topic"], queue_id), queue))
     return group, client_id, found
-
-
-def queue_table(name: str, broker_name: str, rows: Mapping[tuple[str, int], object]) -> bytes:
-    """Returns `"NAME":{…}` by (topic, queue id), as Java's fastjson writes it: with objects as keys."""
-    entries = [
-        json_of({"brokerName": broker_name, "queueId": queue_id, "topic": topic}) + b":" + json_of(row)
-        for (topic, queue_id), row in rows.items()
-    ]
-    return json_of(name) + b":{" + b",".join(entries) + b"}"
 
 
 def _queue(fields: dict[str, str]) -> int:

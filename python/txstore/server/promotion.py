@@ -53,7 +53,8 @@ class Promotion:
         self._config: ConnectConfig = replica.config
         self._address = address
         self._lose_messages = lose_messages
-        self._losses: list[str] = []
+        self.losses: list[str] = []
+        """What the operator has agreed to lose."""
         own = Epochs.parse(self._epochs.text)
         self._own = own
         source = replica.address
@@ -81,12 +82,14 @@ class Promotion:
         self._replica.stop()
         self._epochs.accept(number, self._address)
         self._refuse_others_that_have_more(stopped=True)
+        # A source is not one of its own replicas, of which there are two at most.
+        self._epochs.forget(self._replica.name)
         partial = any(node.epochs is None for node in self._nodes if node.name is not None)
         start = self._epochs.begin(partial=partial, instead_of=self._source.address)
         missing = [str(node) for node in self._nodes if node.epochs is None]
         fields = {"epoch": number, "start": start}
         _log.warning("this node is the source in epoch %d, from %d on", number, start, extra=fields)
-        return {"epoch": number, "start": start, "not_asked": missing, "losses": self._losses}
+        return {"epoch": number, "start": start, "not_asked": missing, "losses": self.losses}
 
     def _look(self, node: _Node) -> None:
         try:
@@ -139,7 +142,7 @@ class Promotion:
                 )
 
     def _may_lose(self, what: str) -> None:
-        self._losses.append(what)
+        self.losses.append(what)
         if not self._lose_messages:
             hint = "promote the node that has more, start the one that is missing, or repeat with --lose-messages"
             raise InvalidOptionError(f"{what}\nhint: {hint}", option="lose_messages")

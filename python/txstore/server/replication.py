@@ -67,8 +67,10 @@ def state_of(broker: EmbeddedBroker, address: str | None, known: str) -> dict[st
 
 
 def _state_of(broker: EmbeddedBroker, address: str | None) -> dict[str, Any]:
-    epochs = StoreEpochs(broker.store).text
     path, stat = Path(broker.path), broker.stat()
+    # The settings first: if a source has closed them because it was replaced, its epochs say so.
+    settings = (path / _SETTINGS).read_text()
+    epochs = StoreEpochs(broker.store).text
     files = {
         file.name: text
         for file in sorted((path / "config").glob("*.json"))
@@ -76,7 +78,7 @@ def _state_of(broker: EmbeddedBroker, address: str | None) -> dict[str, Any]:
     }
     return {
         "store_id": broker.store.store_id,
-        "settings": (path / _SETTINGS).read_text(),
+        "settings": settings,
         "first": stat.min_physical_offset,
         "epochs": epochs,
         "role": Epochs.parse(epochs).role,
@@ -442,9 +444,11 @@ class Replica:
         if state["digest"] == self._known:
             return
         self.source_address = state["address"]
-        if Epochs.parse(state["epochs"]).number == self._epoch == self._epochs.accepted:
+        theirs = Epochs.parse(state["epochs"])
+        if theirs.number == self._epoch == self._epochs.accepted:
             self._epochs.follow(state["epochs"], address)
-        if not store.adopt_settings(state["settings"]):
+        # A source that was replaced has closed its log, and its settings look as if another broker continued it.
+        if theirs.role != "fenced" and not store.adopt_settings(state["settings"]):
             raise InvalidOptionError(
                 f"the log at {address} was continued by another broker\nhint: start with an empty directory",
                 option="replica_of",

@@ -62,6 +62,7 @@ from txstore.server.request import (
     Request,
 )
 from txstore.server.retry import Retries
+from txstore.server.rewinds import Rewinds
 from txstore.server.secrets import Secrets, accounts_version, read_accounts
 from txstore.server.topics import Topics
 from txstore.server.tracing import start_spans
@@ -139,6 +140,7 @@ class Server:
         self._reopening: threading.Thread | None = None
         self._reopen_failed: TxStoreError | None = None
         self._ends_before: dict[str, int] = {}
+        self._has_lost = False
         check_options(fields_of(self._config), listening=local is None)
         keep_in_child(self)
         self._turns = 0
@@ -190,7 +192,9 @@ class Server:
         self._routes = Routes(broker, reached or BROKER_ADDRESS, nodes)
         self._herald = self._begin_epoch(reached)
         limits = GroupLimits(self._config.groups_max, self._config.auto_create_subscription_group)
-        self._clients = Clients(broker, self, monotonic, limits)
+        # A node that became the source without all messages of the one before it.
+        joined = Rewinds(broker, self.send, monotonic).joined if self._has_lost else None
+        self._clients = Clients(broker, self, monotonic, limits, joined)
         self._admin_relay = AdminRelay(broker, self._clients, self, monotonic)
         self._locks = Locks(broker, monotonic, self._native.set_orderly)
         routes, topics_max = self._routes, self._config.topics_max
@@ -360,9 +364,13 @@ class Server:
         if self.unix is not None:
             Path(self.unix).unlink(missing_ok=True)
 
-    def reopen(self) -> None:
-        """Opens the store again, in the role that its epochs give it now, in a thread. Clients connect again."""
+    def reopen(self, *, has_lost: bool = False) -> None:
+        """Opens the store again, in the role that its epochs give it now, in a thread. Clients connect again.
+
+        `has_lost` tells that it becomes the source without all messages of the one before it.
+        """
         with self._lock:
+            self._has_lost |= has_lost
             if self._opening is not None and not self._closed and self._reopening is None:
                 self._ends_before, _ = self._broker.store.transaction_counts()
                 self._reopening = threading.Thread(target=self._reopen, name="txstore-reopening", daemon=True)

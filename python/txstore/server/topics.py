@@ -14,7 +14,7 @@ from txstore.broker import EmbeddedBroker
 from txstore.errors import InUseError
 from txstore.message import retry_topic
 from txstore.server.clients import Clients
-from txstore.server.offsets import queue_table
+from txstore.server.offset_table import queue_table
 from txstore.server.request import (
     OK,
     Refused,
