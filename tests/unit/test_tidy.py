@@ -409,7 +409,7 @@ def uses_plain_words(path: str, text: str) -> list[str]:
 def promises() -> frozenset[str]:
     """The codes that docs/reference/promises.md defines."""
     return frozenset(
-        re.findall(r"^\| ([LTDP]\d+) \|", (ROOT / "docs/reference/promises.md").read_text(), flags=re.MULTILINE)
+        re.findall(r"^\| ([LTDRP]\d+) \|", (ROOT / "docs/reference/promises.md").read_text(), flags=re.MULTILINE)
     )
 
 
