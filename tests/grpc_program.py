@@ -88,11 +88,14 @@ class Program:
         self._handles = itertools.count(1)
         self._stubs: dict[int, tuple[grpc.Channel, Any]] = {}
         self._streams: dict[int, Stream] = {}
+        self._unread: dict[int, Any] = {}
 
-    def connect(self, address: str, authority: str | None = None) -> int:
+    def connect(self, address: str, authority: str | None = None, reads_ahead: bool = True) -> int:
         """`authority`: PEM of the certificate authority, for TLS."""
         # Each is a connection of its own.
         options = [*UNLIMITED, ("grpc.use_local_subchannel_pool", 1)]
+        if not reads_ahead:
+            options += [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1_024)]
         if authority is None:
             channel = grpc.insecure_channel(address, options=options)
         else:
@@ -125,6 +128,17 @@ class Program:
             return list(method(bytes(body), metadata=[(name, value) for name, value in headers], timeout=DEADLINE_S))
         except grpc.RpcError as error:
             raise failure(error) from error
+
+    def receive_unread(self, connection: int, request: Facts, headers: list[list[str]]) -> int:
+        """Receives, and reads nothing of the answer."""
+        said = json_format.ParseDict(request, service_pb2.ReceiveMessageRequest())
+        handle = next(self._handles)
+        metadata = [(name, value) for name, value in headers]
+        self._unread[handle] = self._stubs[connection][1].ReceiveMessage(said, metadata=metadata, timeout=DEADLINE_S)
+        return handle
+
+    def cancel_unread(self, answer: int) -> None:
+        self._unread.pop(answer).cancel()
 
     def stream(self, connection: int, headers: list[list[str]]) -> int:
         handle = next(self._handles)

@@ -45,10 +45,12 @@ class GrpcWire:
         account: tuple[str, str] | None = None,
         authority: Path | None = None,
         headers: dict[str, str] | None = None,
+        reads_ahead: bool = True,
     ) -> GrpcClient:
-        """A client with a connection of its own. `account`: access key and secret key."""
+        """A client with a connection of its own. `account`: access key and secret key. `reads_ahead`: takes more of an
+        answer from the network than it reads."""
         trusted = None if authority is None else authority.read_text()
-        connection = self.program.call("connect", address=address, authority=trusted)
+        connection = self.program.call("connect", address=address, authority=trusted, reads_ahead=reads_ahead)
         name = client_id if client_id is not None else f"client-{next(_IDS)}"
         return GrpcClient(self.program, connection, name, account, headers or {})
 
@@ -121,8 +123,26 @@ class GrpcClient:
             self._program, self._program.call("stream", connection=self._connection, headers=self.headers())
         )
 
+    def receive_unread(self, request: Facts) -> UnreadAnswer:
+        """Receives, and reads nothing of the answer."""
+        arguments = {"request": request, "headers": self.headers()}
+        return UnreadAnswer(
+            self._program, self._program.call("receive_unread", connection=self._connection, **arguments)
+        )
+
     def disconnect(self) -> None:
         self._program.call("disconnect", connection=self._connection)
+
+
+class UnreadAnswer:
+    """The answer to a receive, of which the client reads nothing."""
+
+    def __init__(self, program: Program, answer: int) -> None:
+        self._program = program
+        self._answer = answer
+
+    def cancel(self) -> None:
+        self._program.call("cancel_unread", answer=self._answer)
 
 
 class TelemetryStream:

@@ -1879,14 +1879,24 @@ class RemotingServer:
         """Makes a consumer group known, with its settings for clients of the gRPC protocol."""
     def grpc_members(self, group: str) -> int:
         """Returns the number of a group's members that are clients of the gRPC protocol."""
+    def grpc_clients_of(self, group: str) -> list[tuple[str, str, str, int]]:
+        """Returns a group's members that are clients of the gRPC protocol: client id, address, language, and the
+        milliseconds since the last request."""
+    def grpc_readers(self, topic: str) -> list[str]:
+        """Returns the groups with members of the gRPC protocol that read a topic."""
+    def grpc_progress(self, group: str) -> list[tuple[str, str, int, int, int, int]]:
+        """Returns, for each queue that a group reads by the gRPC protocol: the topic to which it subscribes; the topic
+        and the queue, also those of its retry topic; and the numbers of messages that clients have now, that wait to be
+        delivered again, and that are acknowledged above one that is not. Empty if the group reads by another protocol."""
     def forget_group(self, group: str) -> None:
-        """Forgets a group and what it has in flight. Its next use causes an `UnknownGroup` again."""
+        """Forgets a group's settings. Its next use causes an `UnknownGroup` again."""
     def set_subscriptions(self, group: str, wanted: Sequence[tuple[str, Sequence[str] | Sql | None, int]]) -> None:
         """Sets a group's subscriptions: (topic, tags, an expression or None for all, version)."""
     def set_orderly(self, group: str, orderly: bool) -> None:
         """Sets whether a group locks its queues."""
     def counters(self) -> dict[str, int]:
-        """Returns counters and current `connections`, `grpc_clients`, `pulls_held`, `requests_waiting`, `memory_held`
+        """Returns counters and current `connections`, `grpc_clients`, `grpc_consumers` (members of their groups),
+        `pulls_held`, `requests_waiting`, `memory_held`
         (bytes that clients hold) and `memory_uncounted` (bytes that the process has taken since the server started,
         without those)."""
     def sent(self) -> list[tuple[str, str, int, int, list[tuple[int | None, int]]]]:

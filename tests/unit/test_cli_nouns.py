@@ -123,7 +123,8 @@ def test_group_consumes_and_is_reset(run: Run, store: Path) -> None:
     assert len(first) == 3, "and what is printed is acknowledged"
     assert rows(run, "consume", store, "orders", "--group", "shipping") == []
     found = facts(run, "group", "list", store)
-    assert found == [{"group": "shipping", "topics": ["orders"], "lag": 0, "dead_letters": 0}]
+    row = {"group": "shipping", "topics": ["orders"], "lag": 0, "dead_letters": 0}
+    assert found == [row | {"consumers": 0, "protocol": None}]
     assert facts(run, "group", "reset", store, "shipping", "orders", "--to", "2", "--queue", "0")["offsets"] == {"0": 2}
     assert facts(run, "group", "describe", store, "shipping")["lag"] == 3
     assert facts(run, "group", "reset", store, "shipping", "orders", "--to", "1h")["offsets"] == {"0": 0, "1": 0}

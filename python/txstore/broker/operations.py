@@ -164,7 +164,9 @@ class MemberRow:
     silent_ms: int
     """Since its last heartbeat."""
     topics: tuple[str, ...]
-    """What it subscribes to, sorted."""
+    """What it subscribes to, sorted. Empty for a client of the gRPC protocol, which names a topic in each request."""
+    protocol: str = "remoting"
+    """remoting or grpc."""
 
 
 @dataclass(frozen=True, slots=True)

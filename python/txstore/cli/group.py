@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from txstore import ConsumeFromWhere, QueueLag, errors
+from txstore import ConsumeFromWhere, GroupDescription, QueueLag, errors
 from txstore.cli.agreement import Yes, agreed, is_asked
 from txstore.cli.arguments import AsJson, GroupName, StoreTarget, TopicName, moment, noun
 from txstore.cli.exit_codes import EXIT_FINDING, EXIT_OK
@@ -28,19 +28,26 @@ app: typer.Typer = noun("Consumer groups: list, describe, create, reset, delete.
 
 @app.command("list")
 def list_groups(path: StoreTarget, as_json: AsJson = False) -> None:
-    """List the consumer groups with their topics and lag."""
+    """List the consumer groups with their topics, lag, and connected consumers."""
     with reading(path) as broker:
         found = [broker.describe_group(name) for name in broker.groups()]
     rows = [
         {"group": one.group, "topics": list(one.topics), "lag": one.lag, "dead_letters": one.dead_letters}
+        | {"consumers": one.members, "protocol": one.protocol}
         for one in found
     ]
     if as_json:
         print_json(rows)
     elif rows:
-        print_table(["group", "topics", "lag", "dead_letters"], [list(row.values()) for row in rows])
+        names = ["group", "topics", "lag", "dead_letters", "consumers"]
+        print_table(names, [[*list(row.values())[:4], _consumers(one)] for row, one in zip(rows, found, strict=True)])
     else:
         print("there are no consumer groups")
+
+
+def _consumers(group: GroupDescription) -> int | str:
+    """Returns the number of a group's consumers, and their protocol if it is gRPC."""
+    return f"{group.members} by grpc" if group.protocol == "grpc" else group.members
 
 
 def lag_facts(row: QueueLag) -> dict[str, Any]:
@@ -52,12 +59,18 @@ def lag_facts(row: QueueLag) -> dict[str, Any]:
         "consumer_offset": row.consumer_offset,
         "end": row.end,
         "lag": row.lag,
+        "in_flight": row.in_flight,
+        "to_redeliver": row.to_redeliver,
     }
 
 
 @app.command()
 def describe(path: StoreTarget, group: GroupName, as_json: AsJson = False) -> None:
-    """Show one group: its offset and lag in each queue."""
+    """Show one group: its consumers, and its offset and lag in each queue.
+
+    Clients of the gRPC protocol acknowledge messages one by one: the lag includes those that they have now (in_flight),
+    and those that they had and get again (to_redeliver).
+    """
     with reading(path) as broker:
         found = broker.describe_group(group)
     queues = [lag_facts(row) for row in found.queues]
@@ -65,14 +78,19 @@ def describe(path: StoreTarget, group: GroupName, as_json: AsJson = False) -> No
         "group": found.group,
         "topics": list(found.topics),
         "lag": found.lag,
+        "in_flight": found.in_flight,
+        "to_redeliver": found.to_redeliver,
         "dead_letters": found.dead_letters,
+        "consumers": found.members,
+        "protocol": found.protocol,
     }
     if as_json:
         print_json({**facts, "queues": queues})
         return
     print_facts(facts)
     print()
-    print_table(["group", "topic", "queue", "offset", "end", "lag"], [list(queue.values()) for queue in queues])
+    names = ["group", "topic", "queue", "offset", "end", "lag", "in_flight", "to_redeliver"]
+    print_table(names, [list(queue.values()) for queue in queues])
 
 
 @app.command()

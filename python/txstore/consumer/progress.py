@@ -72,6 +72,10 @@ class QueueLag:
     end: int
     """Queue offset after the last visible message."""
     lag: int
+    in_flight: int = 0
+    """Of these, the messages that clients of the gRPC protocol have now. Only `describe_group` on a server knows."""
+    to_redeliver: int = 0
+    """Of these, the messages that clients of the gRPC protocol had, and that wait to be delivered again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,19 @@ class GroupDescription:
     """Messages that it has not acknowledged, including its retries."""
     dead_letters: int
     members: int
-    """Its consumers in this process."""
+    """Its consumers: those in this process, and, if a server describes it, those that are connected."""
+    protocol: str | None = None
+    """Of the connected ones: remoting or grpc. None: none is connected."""
+
+    @property
+    def in_flight(self) -> int:
+        """Returns how many messages clients of the gRPC protocol have now."""
+        return sum(row.in_flight for row in self.queues)
+
+    @property
+    def to_redeliver(self) -> int:
+        """Returns how many messages clients of the gRPC protocol had, and get again."""
+        return sum(row.to_redeliver for row in self.queues)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ Always: the broker's own calls answer; there is no second implementation. Only t
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import UnionType
 from typing import Any, ClassVar, Protocol
@@ -16,9 +16,9 @@ from txstore._native import RemotingServer, ResponseCode
 from txstore.broker import EmbeddedBroker
 from txstore.broker.operations import Operations, Overview, ReplicaRow
 from txstore.console.operator import unknown_call
-from txstore.consumer.progress import DeadLetter, GroupDescription
+from txstore.consumer.progress import DeadLetter, GroupDescription, QueueLag
 from txstore.errors import TxStoreError
-from txstore.message import ConsumeFromWhere, LocalTransactionState
+from txstore.message import ConsumeFromWhere, LocalTransactionState, retry_group, retry_topic
 from txstore.remoting.administration import decode, encode, encode_error
 from txstore.selector import Sql
 from txstore.server.clients import Clients
@@ -203,12 +203,28 @@ class Administration:
 
     def _describe_group(self, group: str) -> GroupDescription:
         """Describes a group; its members are those of this process and the connected ones."""
-        found = self._broker.describe_group(group)
-        return dataclasses.replace(found, members=found.members + len(self._clients.members(group)))
+        found, connected = self._broker.describe_group(group), self._clients.facts_of(group)
+        progress = {
+            (topic, queue_id, retry_group(group, origin) if topic == retry_topic(group) else group): counts[:2]
+            for origin, topic, queue_id, *counts in self._server.native.grpc_progress(group)
+        }
+        return dataclasses.replace(
+            found,
+            queues=tuple(_with_progress(row, progress) for row in found.queues),
+            members=found.members + len(connected),
+            protocol=connected[0].protocol if connected else None,
+        )
 
     def _replication_state(self, replica: str, address: str | None, known: str) -> dict[str, Any]:
         self._server.nodes.note(replica, address)
         return state_of(self._broker, self._server.nodes.own_address, known)
+
+
+def _with_progress(row: QueueLag, progress: Mapping[tuple[str, int, str], Sequence[int]]) -> QueueLag:
+    """Adds what clients of the gRPC protocol have of a queue: how many messages now, how many again later. `progress`:
+    by topic, queue, and the name under which the offset is stored."""
+    in_flight, to_redeliver = progress.get((row.topic, row.queue_id, row.group), (0, 0))
+    return dataclasses.replace(row, in_flight=in_flight, to_redeliver=to_redeliver)
 
 
 def _arguments(name: str, said: object) -> Mapping[str, Any]:

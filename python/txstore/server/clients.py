@@ -50,6 +50,8 @@ class Line(Protocol):
     def forget_producer(self, connection: int, group: str) -> None: ...
     def set_subscriptions(self, group: str, wanted: list[tuple[str, Selector, int]]) -> None: ...
     def grpc_members(self, group: str) -> int: ...
+    def grpc_clients_of(self, group: str) -> list[tuple[str, str, str, int]]: ...
+    def grpc_readers(self, topic: str) -> list[str]: ...
 
 
 class RemoteProducer:
@@ -318,7 +320,8 @@ class Clients:
         with self._lock:
             known = self._groups.get(group)
             members = [] if known is None else list(known.members.values())
-        return [
+        of_grpc = self._line.grpc_clients_of(group)
+        return [MemberRow(*facts, topics=(), protocol="grpc") for facts in sorted(of_grpc)] + [
             MemberRow(
                 one.client_id,
                 one.address,
@@ -332,7 +335,8 @@ class Clients:
     def readers(self, topic: str) -> list[str]:
         """Returns the groups with connected consumers of a topic."""
         with self._lock:
-            return sorted(name for name, group in self._groups.items() if topic in group.subscriptions)
+            readers = {name for name, group in self._groups.items() if topic in group.subscriptions}
+        return sorted(readers.union(self._line.grpc_readers(topic)))
 
     # Internal
 

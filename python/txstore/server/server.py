@@ -324,7 +324,9 @@ class Server:
     def counters(self) -> dict[str, int]:
         """Returns counters since the server started (transactions: since the store was opened) and current numbers."""
         ends = self._ends_before if self._reopening is not None else self._broker.store.transaction_counts()[0]
-        return self._native.counters() | ends | self._clients.counts()
+        native, clients = self._native.counters(), self._clients.counts()
+        clients["consumers"] += native["grpc_consumers"]
+        return native | ends | clients
 
     def close(self) -> None:
         """Stops accepting connections, answers the requests in flight for up to 10 s, then closes all. Idempotent."""
@@ -478,6 +480,15 @@ class Server:
     def grpc_members(self, group: str) -> int:
         """Returns the number of a group's members that are clients of the gRPC protocol."""
         return self._native.grpc_members(group)
+
+    def grpc_clients_of(self, group: str) -> list[tuple[str, str, str, int]]:
+        """Returns a group's members that are clients of the gRPC protocol: client id, address, language, and the
+        milliseconds since the last request."""
+        return self._native.grpc_clients_of(group)
+
+    def grpc_readers(self, topic: str) -> list[str]:
+        """Returns the groups with members of the gRPC protocol that read a topic."""
+        return self._native.grpc_readers(topic)
 
     def forget_topics(self, topics: Sequence[str]) -> None:
         """Removes topics, and groups by their retry topics, from the engine's tables. It asks about them again at

@@ -187,7 +187,7 @@ class Topics:
 
     def delete_group(self, group: str, *, force: bool) -> int:
         """Deletes a group by the broker's rules. Raises InUseError also for one with connected consumers."""
-        if self._clients.counts(group)["consumers"]:
+        if self._clients.facts_of(group):
             raise InUseError(f"group {group} has connected consumers\nhint: stop them first")
         return self._broker.delete_group(group, force=force)
 

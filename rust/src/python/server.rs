@@ -27,6 +27,7 @@ use crate::server::event::{Answer, Response};
 use crate::server::listener::{Server, ServerOptions};
 use crate::server::local;
 use crate::server::options::GrpcOptions;
+use crate::server::pop::source::Progress;
 use crate::server::tables::{GroupEntry, Subscription};
 use crate::server::tls::TlsOptions;
 use crate::server::traffic::{Kind, SIZE_BOUNDS};
@@ -34,6 +35,9 @@ use crate::transaction::HalfFacts;
 
 /// Topic, kind, messages, bytes, messages by size.
 type Sent = (String, &'static str, u64, u64, Vec<(Option<u64>, u64)>);
+
+/// The topic to which a group subscribes; topic and queue; messages in flight, to deliver again, acknowledged above.
+type InFlight = (String, String, i32, usize, usize, usize);
 
 /// The TLS files, by the names of the Python object's attributes.
 #[derive(FromPyObject)]
@@ -343,6 +347,23 @@ impl RemotingServer {
         self.server.service().grpc_members(group)
     }
 
+    fn grpc_clients_of(&self, group: &str) -> Vec<(String, String, &'static str, i64)> {
+        let clients = self.server.service().grpc_clients_of(group).into_iter();
+        clients.map(|one| (one.id, one.address, one.language, one.silent_ms)).collect()
+    }
+
+    fn grpc_readers(&self, topic: &str) -> Vec<String> {
+        self.server.service().grpc_readers(topic)
+    }
+
+    fn grpc_progress(&self, py: Python<'_>, group: &str) -> PyResult<Vec<InFlight>> {
+        let found = self.server.service().grpc_progress(group).or_raise(py)?;
+        let row = |(origin, one): (String, Progress)| {
+            (origin, one.topic, one.queue_id.0, one.in_flight, one.to_redeliver, one.acknowledged_above)
+        };
+        Ok(found.into_iter().map(row).collect())
+    }
+
     fn forget_group(&self, group: &str) {
         self.server.service().tables.forget_group(group);
     }
@@ -373,6 +394,7 @@ impl RemotingServer {
         }
         counters.insert("memory_held", crate::base::units::to_u64(service.memory_held()));
         counters.insert("memory_uncounted", crate::base::units::to_u64(service.memory_uncounted()));
+        counters.insert("grpc_consumers", crate::base::units::to_u64(service.grpc_members_in_all()));
         counters.insert("requests_waiting", crate::base::units::to_u64(service.policy.waiting()));
         counters
     }

@@ -17,6 +17,11 @@ pub(super) const LANGUAGES: &[&str] = &[
 ];
 /// The language code for any language without its own code.
 pub const LANGUAGE_OTHER: u8 = 7;
+
+/// Returns the name of a language by its number.
+pub(crate) fn language_name(language: u8) -> &'static str {
+    LANGUAGES.get(usize::from(language)).copied().unwrap_or("OTHER")
+}
 /// The number of RocketMQ's version `V5_3_3`, whose protocol txstore speaks.
 pub const VERSION: i32 = 479;
 
@@ -132,7 +137,7 @@ impl Command {
 
     /// Returns RocketMQ's name of the sender's language. `OTHER` for a number that has no name.
     pub fn language_name(&self) -> &'static str {
-        LANGUAGES.get(usize::from(self.language)).copied().unwrap_or("OTHER")
+        language_name(self.language)
     }
 
     /// Returns whether the command is a response.

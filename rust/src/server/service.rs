@@ -24,10 +24,12 @@ use super::fields::Refusal;
 use super::options::ServerOptions;
 use super::policy::Policy;
 use super::pop::Pop;
-use super::session::{Checker, Session};
+use super::pop::source::Progress;
+use super::session::{Checker, GrpcClient, Session};
 use super::stream::Stream;
 use super::tables::{GroupEntry, Tables, TopicEntry};
 use super::tls::{Tls, TlsOptions};
+use crate::base::clock::{Clock, SystemClock};
 use crate::base::error::Result;
 use crate::base::names;
 use crate::base::sync::unmodelled::{Mutex, RwLock};
@@ -98,7 +100,7 @@ impl Service {
             arrivals: Arc::default(),
             durable: Durable::default(),
             copies: Copies::new(options.copies),
-            pop: Pop::new()?,
+            pop: Pop::new(options.memory_max)?,
             turn: AtomicU32::new(0),
             tls: RwLock::new(tls.map(Arc::new)),
             accounts: RwLock::new(options.accounts.clone()),
@@ -465,6 +467,38 @@ impl Service {
     /// Returns the number of a group's members that are clients of the gRPC protocol.
     pub fn grpc_members(&self, group: &str) -> usize {
         self.pop.members(group)
+    }
+
+    /// Returns the number of members of all groups that are clients of the gRPC protocol.
+    pub fn grpc_members_in_all(&self) -> usize {
+        self.pop.members_in_all()
+    }
+
+    /// Returns a group's members that are clients of the gRPC protocol.
+    pub fn grpc_clients_of(&self, group: &str) -> Vec<GrpcClient> {
+        let sessions = self.pop.members_of(group).into_iter().filter_map(|id| self.session(id));
+        let facts = |session: Arc<Session>| match session.checker() {
+            Checker::Grpc(client) => Some(client.facts()),
+            Checker::Outbox | Checker::Gone => None,
+        };
+        sessions.filter_map(facts).collect()
+    }
+
+    /// Returns the groups with members of the gRPC protocol that read a topic.
+    pub fn grpc_readers(&self, topic: &str) -> Vec<String> {
+        self.pop.groups_of(topic)
+    }
+
+    /// Returns how far the consumers of the gRPC protocol are in each queue of a group: the topic to which they
+    /// subscribe, and the progress. Empty: the group has none, and had none that left something in flight.
+    pub fn grpc_progress(&self, group: &str) -> Result<Vec<(String, Progress)>> {
+        let now_ms = SystemClock.monotonic_ms();
+        let mut found = Vec::new();
+        for reader in self.pop.of_group(group) {
+            let of_topic = reader.progress(&self.store, now_ms)?;
+            found.extend(of_topic.into_iter().map(|progress| (reader.topic.clone(), progress)));
+        }
+        Ok(found)
     }
 
     /// Lets Python log that a group skips a damaged message.

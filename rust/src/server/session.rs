@@ -15,8 +15,24 @@ use crate::base::error::Result;
 use crate::base::sync::unmodelled::Mutex;
 use crate::store::StoredRecord;
 
+/// A connected client of the gRPC protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrpcClient {
+    /// Its id.
+    pub id: String,
+    /// The address of the connection over which it became known.
+    pub address: String,
+    /// The language of its software, as clients name it.
+    pub language: &'static str,
+    /// The milliseconds since its last request.
+    pub silent_ms: i64,
+}
+
 /// Sends checks to a client that does not speak the remoting protocol.
 pub(super) trait SendCheck: std::fmt::Debug + Send + Sync {
+    /// Returns what operators want to know of the client.
+    fn facts(&self) -> GrpcClient;
+
     /// Returns whether a check would reach the client now.
     fn is_listening(&self) -> bool;
 

@@ -22,9 +22,10 @@ use super::wire::{Settings, TelemetryCommand};
 use crate::base::clock::{Clock, SystemClock};
 use crate::base::error::Result;
 use crate::base::sync::unmodelled::Mutex;
+use crate::remoting::command::language_name;
 use crate::server::budget::Charge;
 use crate::server::service::Service;
-use crate::server::session::{SendCheck, Session};
+use crate::server::session::{GrpcClient, SendCheck, Session};
 use crate::store::StoredRecord;
 
 /// The time without a request after which a client is gone.
@@ -35,8 +36,9 @@ const RETURNS_MS: i64 = 10_000;
 const EXPIRES: Duration = Duration::from_secs(1);
 /// The most commands that wait for a client's stream. Further ones are not sent.
 const COMMANDS_MAX: usize = 16;
-/// The bytes of a client without its settings.
+/// The bytes of a client without its topics, and of a topic without its name.
 const CLIENT_COST: usize = 2 << 10;
+const TOPIC_COST: usize = 64;
 /// The most topics of one producer.
 pub(super) const TOPICS_MAX: usize = 1_000;
 
@@ -55,6 +57,7 @@ pub(super) struct Client {
     pub(super) id: String,
     pub(super) account: Option<String>,
     pub(super) session: Arc<Session>,
+    language: u8,
     heard_ms: AtomicI64,
     streams: AtomicU64,
     state: Mutex<State>,
@@ -62,7 +65,8 @@ pub(super) struct Client {
 
 #[derive(Debug)]
 struct State {
-    settings: Option<Arc<Settings>>,
+    /// How long the client waits for an answer, in milliseconds, if its settings say so.
+    request_timeout_ms: Option<i64>,
     /// The topics for whose transactions it may be asked.
     topics: BTreeSet<String>,
     /// When Python last heard of it.
@@ -113,7 +117,7 @@ impl Clients {
         let session = self.service.join_client(&call.session).ok_or_else(|| {
             Refused::new(status::TOO_MANY_REQUESTS, "too many clients are connected (connections_max)")
         })?;
-        let client = Client::new(&key, session);
+        let client = Client::new(&key, session, call.language);
         let sender: Arc<dyn SendCheck> = client.clone();
         client.session.checked_by(&sender);
         known.insert(key, Arc::clone(&client));
@@ -137,16 +141,16 @@ impl Clients {
             for (_, client) in gone {
                 client.leave(&self.service);
             }
-            self.service.pop.forget_idle();
+            self.service.pop.forget_idle(&self.service.store);
         }
     }
 }
 
 impl Client {
-    fn new((id, account): &Key, session: Arc<Session>) -> Arc<Self> {
+    fn new((id, account): &Key, session: Arc<Session>, language: u8) -> Arc<Self> {
         let charge = session.account.charge(CLIENT_COST + id.len());
         let state = State {
-            settings: None,
+            request_timeout_ms: None,
             topics: BTreeSet::new(),
             told_ms: None,
             stream: None,
@@ -157,6 +161,7 @@ impl Client {
             id: id.clone(),
             account: account.clone(),
             session,
+            language,
             heard_ms: AtomicI64::new(SystemClock.monotonic_ms()),
             streams: AtomicU64::new(0),
             state: Mutex::new(state),
@@ -183,19 +188,19 @@ impl Client {
         self.heard_ms.store(SystemClock.monotonic_ms(), Relaxed);
     }
 
-    /// Returns the settings that the client sent last.
-    pub(super) fn settings(&self) -> Option<Arc<Settings>> {
-        self.state.lock().settings.clone()
+    /// Returns how long the client waits for an answer, in milliseconds, if its settings say so.
+    pub(super) fn request_timeout_ms(&self) -> Option<i64> {
+        self.state.lock().request_timeout_ms
     }
 
-    /// Replaces the client's settings. `topics`: those to which it publishes.
-    pub(super) fn set_settings(&self, settings: Settings, topics: impl IntoIterator<Item = String>) {
-        let bytes = CLIENT_COST + self.id.len() + 2 * settings.encoded_len();
+    /// Notes what is needed of the client's settings. `topics`: those to which it publishes.
+    pub(super) fn set_settings(&self, said: &Settings, topics: impl IntoIterator<Item = String>) {
         let mut state = self.state.lock();
-        state.charge.set(bytes);
-        state.settings = Some(Arc::new(settings));
+        state.request_timeout_ms = said.request_timeout.map(|time| time.as_millis());
         let more = TOPICS_MAX.saturating_sub(state.topics.len());
         state.topics.extend(topics.into_iter().take(more));
+        let names: usize = state.topics.iter().map(|topic| TOPIC_COST + topic.len()).sum();
+        state.charge.set(CLIENT_COST + self.id.len() + names);
     }
 
     /// Notes a topic for whose transactions the client may be asked.
@@ -238,6 +243,15 @@ impl Client {
 }
 
 impl SendCheck for Client {
+    fn facts(&self) -> GrpcClient {
+        GrpcClient {
+            id: self.id.clone(),
+            address: self.session.address.clone(),
+            language: language_name(self.language),
+            silent_ms: SystemClock.monotonic_ms() - self.heard_ms.load(Relaxed),
+        }
+    }
+
     fn is_listening(&self) -> bool {
         self.state.lock().stream.as_ref().is_some_and(|stream| !stream.sender.is_closed())
     }

@@ -11,7 +11,10 @@ use super::call::Call;
 use super::clients::Client;
 use super::status::{self, Refused};
 use super::wire::Resource;
+use crate::base::clock::{Clock, SystemClock};
 use crate::base::names;
+use crate::server::pop::GROUPS_MAX;
+use crate::server::service::Service;
 use crate::server::tables::GroupEntry;
 
 /// A client as a member of a group.
@@ -45,14 +48,42 @@ pub(super) fn names<'a>(
 pub(super) async fn member(call: &Call, group: &str) -> Result<Member, Refused> {
     let service = call.service();
     if service.tables.has_members(group) {
-        let what = format!(
-            "group {group} has consumers of the remoting protocol: a group has one kind of consumers at a time\nhint: \
-             stop them first; what they acknowledged stays acknowledged"
-        );
-        return Err(Refused::new(status::FORBIDDEN, what));
+        return Err(has_others(group));
     }
     let client = call.client()?;
     let entry = service.group(&client.session, group).await?;
-    service.pop.join(group, client.session.id);
+    join(service, &client, group)?;
     Ok(Member { client, entry })
+}
+
+/// Makes the client a member of an existing group. Refuses a client that is gone, since nothing would end its membership.
+pub(super) fn join(service: &Service, client: &Client, group: &str) -> Result<(), Refused> {
+    let id = client.session.id;
+    if !service.pop.join(group, id) {
+        let what = format!("a client is a member of {GROUPS_MAX} groups at most");
+        return Err(Refused::new(status::TOO_MANY_REQUESTS, what));
+    }
+    // Looked at after the client has joined: of two that join at the same time, at least one sees the other.
+    if service.tables.has_members(group) {
+        service.pop.leave(group, id);
+        return Err(has_others(group));
+    }
+    check_present(service, client)
+}
+
+/// Refuses a client that is gone, and ends what it may have begun since.
+pub(super) fn check_present(service: &Service, client: &Client) -> Result<(), Refused> {
+    if client.session.outbox.is_open() {
+        return Ok(());
+    }
+    service.pop.client_gone(client.session.id, SystemClock.monotonic_ms());
+    Err(Refused::new(status::BAD_REQUEST, format!("client {} has left", client.id)))
+}
+
+fn has_others(group: &str) -> Refused {
+    let what = format!(
+        "group {group} has consumers of the remoting protocol: a group has one kind of consumers at a time\nhint: \
+         stop them first; what they acknowledged stays acknowledged"
+    );
+    Refused::new(status::FORBIDDEN, what)
 }

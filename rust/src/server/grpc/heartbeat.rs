@@ -6,6 +6,7 @@
 
 use super::call::Call;
 use super::clients::Client;
+use super::consumers;
 use super::status::{Refused, ok};
 use super::wire::{
     HeartbeatRequest, HeartbeatResponse, NotifyClientTerminationRequest, NotifyClientTerminationResponse, client_type,
@@ -22,10 +23,18 @@ pub(super) async fn heartbeat(call: Call, request: HeartbeatRequest) -> Result<H
     let client = call.client()?;
     client.heard();
     if let Some(group) = request.group.as_ref().filter(|_| is_consumer(request.client_type)) {
-        call.service().pop.join(&group.name, client.session.id);
+        stays(call.service(), &client, &group.name);
     }
     tell(call.service(), &client, call.language).await?;
     Ok(HeartbeatResponse { status: Some(ok()) })
+}
+
+/// Keeps a consumer a member of its group while it waits for nothing. A group that is not known yet gets its members by
+/// their receives, which are also what is refused.
+fn stays(service: &Service, client: &Client, group: &str) {
+    if service.tables.group(group).is_some() && !service.tables.has_members(group) {
+        let _ = consumers::join(service, client, group);
+    }
 }
 
 const fn is_consumer(kind: i32) -> bool {

@@ -122,7 +122,7 @@ pub(super) async fn forward(
     let named = consumers::names(request.group.as_ref(), request.topic.as_ref())?;
     let leased = Leased::of(&call, named, &request.receipt_handle)?;
     let message = leased.source.take_away(&service.store, leased.at(), SystemClock.monotonic_ms())??;
-    moves::move_on(service, &leased.reader, &leased.source, &message).await?;
+    moves::move_all(&call, &leased.reader, vec![(Arc::clone(&leased.source), message)]).await?;
     leased.reader.changed.notify_one();
     Ok(ForwardMessageToDeadLetterQueueResponse { status: Some(ok()) })
 }

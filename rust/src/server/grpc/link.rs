@@ -180,7 +180,7 @@ impl Held {
         Arc::new(Self(Mutex::new((session.account.charge(WAITING_COST), WAITING_COST))))
     }
 
-    fn add(&self, bytes: usize) {
+    pub(super) fn add(&self, bytes: usize) {
         let mut held = self.0.lock();
         held.1 += bytes;
         let total = held.1;

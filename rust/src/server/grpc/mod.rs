@@ -30,6 +30,7 @@ mod route;
 mod router;
 mod send;
 mod settings;
+mod shape;
 mod status;
 mod telemetry;
 mod transaction;

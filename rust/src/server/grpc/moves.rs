@@ -3,10 +3,14 @@
 //! In:     a message that was taken.
 //! Out:    a copy, and then the message's acknowledgement.
 //! Always: the copy is as durable as any message that is sent, before the message counts as acknowledged. So a crash in
-//!         between delivers it twice, and loses nothing.
+//!         between delivers it twice, and loses nothing. A move ends even if the client that caused it has gone.
 //! Not here: which message moves (`pop`).
 
-use super::status::Refused;
+use std::sync::Arc;
+
+use super::call::Call;
+use super::status::{self, Refused};
+use crate::base::clock::{Clock, SystemClock};
 use crate::base::names::{DEAD_LETTER_PREFIX, RETRY_PREFIX};
 use crate::base::units::QueueId;
 use crate::record::RecordView;
@@ -17,13 +21,37 @@ use crate::server::pop::source::{Message, Source};
 use crate::server::service::Service;
 use crate::store::Copy;
 
-/// Copies a message to where it belongs now, and acknowledges it.
-pub(super) async fn move_on(
-    service: &Service,
-    reader: &Reader,
-    source: &Source,
-    message: &Message,
+/// How long messages stay invisible after their move has failed, in milliseconds.
+const FAILED_MS: i64 = 1_000;
+
+/// Moves messages. The first failure ends it; what has not moved is visible again soon.
+pub(super) async fn move_all(
+    call: &Call,
+    reader: &Arc<Reader>,
+    messages: Vec<(Arc<Source>, Message)>,
 ) -> Result<(), Refused> {
+    let (call, reader) = (call.clone(), Arc::clone(reader));
+    // A task of its own, because the request is dropped when its client cancels it.
+    let moving = tokio::spawn(async move {
+        let mut left = messages.iter();
+        let mut done = Ok(());
+        for (source, message) in left.by_ref() {
+            done = move_on(call.service(), &reader, source, message).await;
+            if done.is_err() {
+                source.release(&[message.taken], SystemClock.monotonic_ms() + FAILED_MS);
+                break;
+            }
+        }
+        for (source, message) in left {
+            source.release(&[message.taken], SystemClock.monotonic_ms() + FAILED_MS);
+        }
+        done
+    });
+    moving.await.unwrap_or_else(|error| Err(Refused::new(status::INTERNAL_SERVER_ERROR, error.to_string())))
+}
+
+/// Copies a message to where it belongs now, and acknowledges it.
+async fn move_on(service: &Service, reader: &Reader, source: &Source, message: &Message) -> Result<(), Refused> {
     let view = message.record.view()?;
     let is_dead = message.taken.fate == Fate::Bury;
     let prefix = if is_dead { DEAD_LETTER_PREFIX } else { RETRY_PREFIX };

@@ -6,11 +6,13 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use bytes::Bytes;
 use prost::Message as _;
+use tonic::Code;
 
 use super::status::{self, Refused};
 use super::wire::{self, Command, TelemetryCommand};
-use super::{message, send, settings, transaction};
+use super::{consumers, message, receive, send, settings, shape, transaction};
 use crate::base::units::TimestampMs;
 use crate::record::Properties;
 use crate::record::message::Topic;
@@ -31,28 +33,45 @@ pub struct Probed {
     pub stored: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Reads bytes as one of the requests. `None`: they are no such request.
+/// Reads bytes as one of the requests. `None`: they are no such request, or have too many parts.
 pub fn read(rpc: u8, bytes: &[u8]) -> Option<Probed> {
-    Some(match rpc % 7 {
-        0 => probed(&wire::SendMessageRequest::decode(bytes).ok()?, sending),
-        1 => probed(&wire::EndTransactionRequest::decode(bytes).ok()?, ending),
-        2 => probed(&TelemetryCommand::decode(bytes).ok()?, telling),
-        3 => probed(&wire::QueryRouteRequest::decode(bytes).ok()?, nothing),
-        4 => probed(&wire::HeartbeatRequest::decode(bytes).ok()?, nothing),
-        5 => probed(&wire::ReceiveMessageRequest::decode(bytes).ok()?, nothing),
-        _ => probed(&wire::AckMessageRequest::decode(bytes).ok()?, nothing),
-    })
+    match rpc % 9 {
+        0 => probed("SendMessage", bytes, sending),
+        1 => probed("EndTransaction", bytes, ending),
+        2 => probed("Telemetry", bytes, telling),
+        3 => probed::<wire::QueryRouteRequest>("QueryRoute", bytes, nothing),
+        4 => probed::<wire::HeartbeatRequest>("Heartbeat", bytes, nothing),
+        5 => probed("ReceiveMessage", bytes, receiving),
+        6 => probed("AckMessage", bytes, acknowledging),
+        7 => probed::<wire::ChangeInvisibleDurationRequest>("ChangeInvisibleDuration", bytes, nothing),
+        _ => probed::<wire::QueryAssignmentRequest>("QueryAssignment", bytes, nothing),
+    }
 }
 
 type Stored = Vec<(Vec<u8>, Vec<u8>)>;
 
-fn probed<Q: prost::Message>(request: &Q, check: fn(&Q) -> Result<Stored, Refused>) -> Probed {
+fn probed<Q: prost::Message + Default>(
+    rpc: &str,
+    bytes: &[u8],
+    check: fn(&Q) -> Result<Stored, Refused>,
+) -> Option<Probed> {
+    let bytes = Bytes::copy_from_slice(bytes);
+    let parts = shape::parts(shape::of(rpc), &bytes);
+    if parts.as_ref().is_err_and(|refused| refused.code() == Code::ResourceExhausted) {
+        return None;
+    }
+    let request = Q::decode(bytes).ok()?;
     let again = request.encode_to_vec();
-    let (code, stored) = match check(request) {
+    let (code, stored) = match parts.map_or_else(|refused| Err(unlike(&refused)), |_| check(&request)) {
         Ok(stored) => (status::OK, stored),
         Err(refused) => (refused.code, Vec::new()),
     };
-    Probed { again, code, stored }
+    Some(Probed { again, code, stored })
+}
+
+/// Says that a request can be decoded although its parts cannot be counted.
+fn unlike(refused: &tonic::Status) -> Refused {
+    Refused::new(status::INTERNAL_SERVER_ERROR, refused.message())
 }
 
 #[allow(clippy::unnecessary_wraps)] // One of the checks.
@@ -76,6 +95,14 @@ fn sending(request: &wire::SendMessageRequest) -> Result<Stored, Refused> {
         }
     }
     Ok(stored)
+}
+
+fn receiving(request: &wire::ReceiveMessageRequest) -> Result<Stored, Refused> {
+    receive::probe(request).map(|()| Vec::new())
+}
+
+fn acknowledging(request: &wire::AckMessageRequest) -> Result<Stored, Refused> {
+    consumers::names(request.group.as_ref(), request.topic.as_ref()).map(|_| Vec::new())
 }
 
 fn ending(request: &wire::EndTransactionRequest) -> Result<Stored, Refused> {

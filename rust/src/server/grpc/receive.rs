@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::call::Call;
+use super::clients::Client;
 use super::consumers::{self, Member};
 use super::settings::{POLLING_MS, RECEIVED_MAX};
 use super::status::{self, Refused, ok};
@@ -26,11 +27,13 @@ use super::wire::{
 use super::{message, moves, route};
 use crate::base::clock::{Clock, SystemClock};
 use crate::filter::Selector;
+use crate::server::budget::Charge;
 use crate::server::pop::handle::Lease;
 use crate::server::pop::queue::{Fate, Holder, Terms};
 use crate::server::pop::reader::{Reader, Wish};
 use crate::server::pop::source::{Message, Source};
 use crate::server::service::{Service, Use};
+use crate::server::traffic::TopicTraffic;
 
 /// The frames of the answer to a receive.
 pub(super) type Frames = ReceiverStream<Result<ReceiveMessageResponse, tonic::Status>>;
@@ -49,9 +52,18 @@ const FRAMES_AHEAD: usize = 4;
 /// The queue that means all queues of a topic.
 const ALL_QUEUES: i32 = -1;
 
+/// The longest id of an attempt to receive, in bytes. Clients use 36.
+const ATTEMPT_ID_MAX: usize = 256;
+/// The most tags of a filter.
+const TAGS_MAX: usize = 256;
+/// How long a receive continues after its time, if there are messages that it only has to pass or to move.
+const WORKS_ON_MS: i64 = 500;
+
 /// What a client wants, checked.
 struct Receive {
+    client: Arc<Client>,
     topic: String,
+    traffic: Arc<TopicTraffic>,
     reader: Arc<Reader>,
     wish: Wish,
     holder: Holder,
@@ -65,10 +77,28 @@ struct Receive {
 struct Handed {
     reader: Arc<Reader>,
     messages: VecDeque<(Arc<Source>, Message)>,
+    /// Their memory, which the connection holds until HTTP/2 has taken them.
+    _charge: Charge,
 }
 
 /// Wakes another client that waits for the same messages, because this one no longer watches over them.
 struct WakesNext<'a>(&'a Notify);
+
+/// Checks what a receive wants, as `check` does, without a store. For fuzzers.
+#[cfg(feature = "testing")]
+pub(super) fn probe(request: &ReceiveMessageRequest) -> Result<(), Refused> {
+    let resource = request.message_queue.as_ref().and_then(|queue| queue.topic.as_ref());
+    consumers::names(request.group.as_ref(), resource)?;
+    selector(request.filter_expression.as_ref())?;
+    messages_max(request.batch_size)?;
+    invisible_ms(request)?;
+    attempt_id(request.attempt_id.clone())?;
+    let wanted_ms = request.long_polling_timeout.map(|time| time.as_millis());
+    let own_limit_ms = request.invisible_duration.map_or(REQUEST_TIMEOUT_MS, |time| time.as_millis());
+    polling(wanted_ms, None, own_limit_ms);
+    polling(None, Some(MARGIN), own_limit_ms);
+    Ok(())
+}
 
 /// Returns the queues from which a member of a group receives. All members get the same.
 pub(super) async fn assignment(
@@ -117,37 +147,47 @@ async fn check(call: &Call, request: ReceiveMessageRequest) -> Result<Receive, R
     let resource = request.message_queue.as_ref().and_then(|queue| queue.topic.as_ref());
     let (group, topic) = consumers::names(request.group.as_ref(), resource)?;
     let selector = selector(request.filter_expression.as_ref())?;
-    let Ok(messages_max) = usize::try_from(request.batch_size.min(RECEIVED_MAX)) else {
-        return Err(too_few(request.batch_size));
-    };
-    if messages_max == 0 {
-        return Err(too_few(request.batch_size));
-    }
+    let messages_max = messages_max(request.batch_size)?;
     let invisible_ms = invisible_ms(&request)?;
+    let attempt_id = attempt_id(request.attempt_id)?;
     let member = consumers::member(call, group).await?;
     let entry = call.topic(topic, Use::Read).await?;
-    let (service, client) = (call.service(), member.client.session.id);
+    let (service, session) = (call.service(), Arc::clone(&member.client.session));
+    let client = session.id;
     let reader = service.pop.reader(group, topic);
     reader.open_queues(&service.store, entry.read_queues)?;
-    service.pop.receives(&reader, client, call.session.id);
+    service.pop.receives(&reader, (client, call.session.id), Some(&session.account));
+    consumers::check_present(service, &member.client)?;
     let connection = if request.auto_renew { call.session.id } else { 0 };
-    let settings = member.client.settings();
-    let own_limit_ms =
-        settings.and_then(|said| said.request_timeout).map_or(REQUEST_TIMEOUT_MS, |time| time.as_millis());
+    let own_limit_ms = member.client.request_timeout_ms().unwrap_or(REQUEST_TIMEOUT_MS);
     Ok(Receive {
+        client: member.client,
         topic: topic.to_owned(),
+        traffic: entry.traffic,
         reader,
         wish: Wish { fifo: member.entry.fifo, selector, messages_max },
         holder: Holder { client, connection },
         invisible_ms,
         attempts_max: member.entry.retries_max.saturating_add(1),
-        attempt_id: request.attempt_id.filter(|id| !id.is_empty()).map(Arc::from),
+        attempt_id,
         polling: polling(request.long_polling_timeout.map(|time| time.as_millis()), call.timeout, own_limit_ms),
     })
 }
 
-fn too_few(batch_size: i32) -> Refused {
-    Refused::new(status::BAD_REQUEST, format!("the batch size must be 1 or more, got {batch_size}"))
+fn attempt_id(said: Option<String>) -> Result<Option<Arc<str>>, Refused> {
+    let Some(id) = said.filter(|id| !id.is_empty()) else { return Ok(None) };
+    if id.len() > ATTEMPT_ID_MAX {
+        let what = format!("the attempt id has {} bytes, at most {ATTEMPT_ID_MAX} are allowed", id.len());
+        return Err(Refused::new(status::BAD_REQUEST, what));
+    }
+    Ok(Some(Arc::from(id)))
+}
+
+fn messages_max(batch_size: i32) -> Result<usize, Refused> {
+    match usize::try_from(batch_size.min(RECEIVED_MAX)) {
+        Ok(messages_max @ 1..) => Ok(messages_max),
+        _ => Err(Refused::new(status::BAD_REQUEST, format!("the batch size must be 1 or more, got {batch_size}"))),
+    }
 }
 
 /// Returns the selector of a filter. `None` means all messages.
@@ -164,6 +204,9 @@ fn selector(filter: Option<&FilterExpression>) -> Result<Option<Selector>, Refus
     let is_all = expression.is_empty() || expression.split("||").any(|tag| tag.trim() == "*");
     match Selector::of_tag_expression(expression) {
         None if !is_all => Err(illegal(format!("the filter {expression:?} has no tag\nhint: a || b, or *"))),
+        Some(_) if expression.split("||").count() > TAGS_MAX => {
+            Err(illegal(format!("the filter has more than {TAGS_MAX} tags")))
+        }
         selector => Ok(selector),
     }
 }
@@ -198,17 +241,17 @@ async fn gather(call: &Call, receive: &Receive) -> Result<Handed, Refused> {
     let until_ms = SystemClock.monotonic_ms().saturating_add(polling_ms);
     let mut stopping = call.stopping.clone();
     loop {
-        let (handed, has_moved) = take(service, receive).await?;
+        let (handed, has_moved) = take(call, receive).await?;
         if !handed.messages.is_empty() || *stopping.borrow() {
             return Ok(handed);
         }
         watch(service, reader);
+        let now_ms = SystemClock.monotonic_ms();
         // A message that arrives between the look and the registration wakes nobody, so look again.
-        if has_moved || reader.has_new(&service.store, SystemClock.monotonic_ms())? {
+        if now_ms < until_ms.saturating_add(WORKS_ON_MS) && (has_moved || reader.has_new(&service.store, now_ms)?) {
             tokio::task::yield_now().await;
             continue;
         }
-        let now_ms = SystemClock.monotonic_ms();
         if now_ms >= until_ms {
             return Ok(handed);
         }
@@ -219,6 +262,10 @@ async fn gather(call: &Call, receive: &Receive) -> Result<Handed, Refused> {
             () = tokio::time::sleep(Duration::from_millis(wait_ms)) => {}
             _ = stopping.wait_for(|stops| *stops) => {}
         }
+        // Either may have been deleted meanwhile, and created again with other queues.
+        let entry = call.topic(&receive.topic, Use::Read).await?;
+        service.group(&receive.client.session, &reader.group).await?;
+        reader.open_queues(&service.store, entry.read_queues)?;
     }
 }
 
@@ -232,8 +279,8 @@ fn watch(service: &Service, reader: &Reader) {
 }
 
 /// Takes what there is. Messages that were delivered too often move on. Returns whether some did.
-async fn take(service: &Service, receive: &Receive) -> Result<(Handed, bool), Refused> {
-    let now_ms = SystemClock.monotonic_ms();
+async fn take(call: &Call, receive: &Receive) -> Result<(Handed, bool), Refused> {
+    let (service, now_ms) = (call.service(), SystemClock.monotonic_ms());
     let terms = Terms {
         now_ms,
         visible_at_ms: now_ms.saturating_add(receive.invisible_ms),
@@ -246,13 +293,22 @@ async fn take(service: &Service, receive: &Receive) -> Result<(Handed, bool), Re
     for (source, queue_offset, reason) in gathered.skipped {
         service.skipped(&reader.group, &source.topic, source.queue_id, queue_offset, reason);
     }
+    let bytes = gathered.messages.iter().map(|(_, message)| message.record.bytes().len()).sum();
     let (delivered, moving): (Vec<_>, Vec<_>) =
         gathered.messages.into_iter().partition(|(_, message)| message.taken.fate == Fate::Deliver);
-    let handed = Handed { reader: Arc::clone(reader), messages: delivered.into() };
-    for (source, message) in &moving {
-        moves::move_on(service, reader, source, message).await?;
+    let charge = call.session.account.charge(bytes);
+    let handed = Handed { reader: Arc::clone(reader), messages: delivered.into(), _charge: charge };
+    let has_moved = !moving.is_empty();
+    if has_moved {
+        moves::move_all(call, reader, moving).await?;
     }
-    Ok((handed, !moving.is_empty()))
+    // A client or a connection that ended before this look gets nothing. The end of one that ends after it finds what
+    // was taken here, and makes it visible.
+    consumers::check_present(service, &receive.client)?;
+    if !call.session.outbox.is_open() || call.session.account.is_too_much() {
+        return Err(Refused::new(status::TOO_MANY_REQUESTS, "the connection ends, or holds too much memory"));
+    }
+    Ok((handed, has_moved))
 }
 
 /// Sends messages as frames, as fast as the client reads them.
@@ -273,6 +329,8 @@ fn frames(call: Call, receive: Receive, mut handed: Handed) -> Frames {
             if !sent {
                 return;
             }
+            let bytes = message.record.bytes().len();
+            call.service().tables.traffic.read(&receive.traffic, &receive.reader.group, 1, bytes);
             handed.messages.pop_front();
         }
         let now = Timestamp::from_millis(SystemClock.wall().0);

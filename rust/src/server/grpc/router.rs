@@ -110,11 +110,12 @@ where
     F: Future<Output = Result<A, Refused>> + Send + 'static,
 {
     let max = if rpc.name == "SendMessage" { MESSAGES_MAX } else { CONTROL_MAX };
+    let codec = Codec::<A, Q>::new(rpc.name, &rpc.held);
     let handling = Once::new(move |request: tonic::Request<Q>| async move {
         let (headers, _, request) = request.into_parts();
         Ok(tonic::Response::new(handled(&rpc, &headers, needs, handler, request).await))
     });
-    let mut grpc = Grpc::new(Codec::<A, Q>::default()).max_decoding_message_size(max);
+    let mut grpc = Grpc::new(codec).max_decoding_message_size(max);
     grpc.unary(handling, request).await
 }
 
@@ -136,6 +137,7 @@ where
 
 /// Answers a receive with the frames that its handler sends. A refusal is one frame.
 async fn receiving(rpc: Rpc, request: Request<Inbound>) -> Response<Body> {
+    let codec = Codec::<wire::ReceiveMessageResponse, wire::ReceiveMessageRequest>::new(rpc.name, &rpc.held);
     let handling = Once::new(move |request: tonic::Request<wire::ReceiveMessageRequest>| async move {
         let (headers, _, request) = request.into_parts();
         let done = match admit(&rpc, &headers, access::receiving, &request) {
@@ -148,13 +150,13 @@ async fn receiving(rpc: Rpc, request: Request<Inbound>) -> Response<Body> {
         });
         Ok(tonic::Response::new(frames))
     });
-    let mut grpc = Grpc::new(Codec::<wire::ReceiveMessageResponse, wire::ReceiveMessageRequest>::default())
-        .max_decoding_message_size(CONTROL_MAX);
+    let mut grpc = Grpc::new(codec).max_decoding_message_size(CONTROL_MAX);
     grpc.server_streaming(handling, request).await
 }
 
 /// Begins a telemetry stream. gRPC's own codes refuse it.
 async fn stream(rpc: Rpc, request: Request<Inbound>) -> Response<Body> {
+    let codec = Codec::<wire::TelemetryCommand, wire::TelemetryCommand>::new(rpc.name, &rpc.held);
     let handling = Once::new(move |request: tonic::Request<tonic::Streaming<wire::TelemetryCommand>>| async move {
         let (headers, _, commands) = request.into_parts();
         match admit(&rpc, &headers, access::nothing, &()) {
@@ -165,8 +167,7 @@ async fn stream(rpc: Rpc, request: Request<Inbound>) -> Response<Body> {
             }
         }
     });
-    let mut grpc = Grpc::new(Codec::<wire::TelemetryCommand, wire::TelemetryCommand>::default())
-        .max_decoding_message_size(CONTROL_MAX);
+    let mut grpc = Grpc::new(codec).max_decoding_message_size(CONTROL_MAX);
     grpc.streaming(handling, request).await
 }
 

@@ -79,7 +79,7 @@ async fn answer_settings(call: &Call, stream: &Stream, said: Settings) -> Result
     if matches!(call.language, LANGUAGE_HTTP | LANGUAGE_NODE) {
         settings::set_growing_waits(&mut answer);
     }
-    client.set_settings(said, topics);
+    client.set_settings(&said, topics);
     let command = TelemetryCommand { status: Some(ok()), command: Some(Command::Settings(answer)) };
     if !stream.send(command) {
         return Err(Refused::new(status::TOO_MANY_REQUESTS, "too many commands wait for this stream"));

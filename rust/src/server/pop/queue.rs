@@ -13,7 +13,8 @@ use std::sync::Arc;
 /// The latter are delivered again after a crash.
 pub const OUTSTANDING_MAX: usize = 10_000;
 
-/// How long a message that must move to another topic stays invisible, if its move does not end, in milliseconds.
+/// How long a message that must move to another topic stays invisible, if its move neither ends nor fails, in
+/// milliseconds.
 const MOVE_MS: i64 = 60_000;
 
 /// How a queue is consumed.
@@ -56,7 +57,7 @@ pub struct Terms {
 impl Terms {
     /// A message that moves to another topic belongs to no client, and is not visible before its move has ended.
     fn visible_at_ms(&self, fate: Fate) -> i64 {
-        if fate == Fate::Deliver { self.visible_at_ms } else { self.visible_at_ms.max(self.now_ms + MOVE_MS) }
+        if fate == Fate::Deliver { self.visible_at_ms } else { self.now_ms + MOVE_MS }
     }
 
     fn holder(&self, fate: Fate) -> Holder {
@@ -169,6 +170,17 @@ impl Queue {
         self.leases.len()
     }
 
+    /// Returns the number of messages that are leased now, and not visible to others.
+    pub fn leased(&self, now_ms: i64) -> usize {
+        let visible = self.visible.iter().take_while(|(at, _)| *at <= now_ms).count();
+        self.leases.len() - visible
+    }
+
+    /// Returns the number of messages that are in flight, or acknowledged above the lowest unacknowledged one.
+    pub fn outstanding(&self) -> usize {
+        self.leases.len() + self.acknowledged.len()
+    }
+
     /// Returns when the next message in flight is visible again, if any is in flight.
     pub fn next_visible_ms(&self) -> Option<i64> {
         match self.order {
@@ -183,7 +195,7 @@ impl Queue {
         if self.is_blocked(now_ms) {
             return 0;
         }
-        OUTSTANDING_MAX.saturating_sub(self.leases.len() + self.acknowledged.len())
+        OUTSTANDING_MAX.saturating_sub(self.outstanding())
     }
 
     /// Returns whether order keeps all messages of the queue from being taken.

@@ -12,7 +12,8 @@ use tokio::sync::Notify;
 
 use super::handle::Lease;
 use super::queue::{Holder, Order, Terms};
-use super::source::{BYTES_MAX, Message, Source};
+use super::room::Room;
+use super::source::{BYTES_MAX, Message, Progress, Source};
 use crate::base::error::Result;
 use crate::base::names::RETRY_PREFIX;
 use crate::base::sync::unmodelled::RwLock;
@@ -24,6 +25,8 @@ use crate::store::Store;
 const DELIVERIES_MAX: u32 = 2;
 /// In the retry topic each delivery has a copy of its own, which counts the deliveries before it.
 const RETRY_DELIVERIES_MAX: u32 = 1;
+/// About how much memory a queue takes, in bytes.
+const SOURCE_COST: usize = 512;
 /// How long a message stays invisible after its client is gone, in milliseconds.
 const GONE_MS: i64 = 1_000;
 /// How long a message of a push consumer stays invisible after its connection is lost, in milliseconds.
@@ -42,6 +45,7 @@ pub struct Reader {
     pub changed: Arc<Notify>,
     turn: AtomicUsize,
     first_number: u64,
+    room: Arc<Room>,
 }
 
 /// What a client wants.
@@ -66,29 +70,38 @@ pub struct Gathered {
 
 impl Reader {
     /// Creates the reading of a topic. `first_number` precedes the numbers of all its leases.
-    pub fn new(group: &str, topic: &str, first_number: u64) -> Self {
+    pub fn new(group: &str, topic: &str, first_number: u64, room: &Arc<Room>) -> Self {
         let retry_topic = format!("{RETRY_PREFIX}{group}");
         Self {
             group: group.to_owned(),
             topic: topic.to_owned(),
             queues: RwLock::default(),
-            retries: Arc::new(Source::of_retries(retry_topic, topic, group, first_number)),
+            retries: Arc::new(Source::of_retries(retry_topic, topic, group, (first_number, room))),
             changed: Arc::default(),
             turn: AtomicUsize::new(0),
             first_number,
+            room: Arc::clone(room),
         }
     }
 
-    /// Adds the queues that a topic has now, and stores where the group begins.
+    /// Returns about how much memory it takes, in bytes, besides what is in flight.
+    pub fn memory(&self) -> usize {
+        (self.queues.read().len() + 2) * SOURCE_COST
+    }
+
+    /// Reads the queues that a topic has now, and stores where the group begins in new ones.
     pub fn open_queues(&self, store: &Store, count: i32) -> Result<()> {
-        let missing = |queues: &Vec<Arc<Source>>| i32::try_from(queues.len()).unwrap_or(i32::MAX)..count;
-        if missing(&self.queues.read()).is_empty() {
+        let known = |queues: &Vec<Arc<Source>>| i32::try_from(queues.len()).unwrap_or(i32::MAX);
+        if known(&self.queues.read()) == count {
             return Ok(());
         }
         self.retries.begin(store)?;
         let mut queues = self.queues.write();
-        for queue_id in missing(&queues) {
-            let source = Source::of_topic(&self.topic, QueueId(queue_id), &self.group, self.first_number);
+        // A topic that was deleted and created again may have fewer.
+        queues.truncate(usize::try_from(count).unwrap_or(0));
+        for queue_id in known(&queues)..count {
+            let numbers = (self.first_number, &self.room);
+            let source = Source::of_topic(&self.topic, QueueId(queue_id), &self.group, numbers);
             source.begin(store)?;
             queues.push(Arc::new(source));
         }
@@ -175,8 +188,13 @@ impl Reader {
     }
 
     /// Returns whether nothing would be lost if its state were forgotten.
-    pub fn is_idle(&self) -> bool {
-        self.sources().iter().all(|source| source.is_idle())
+    pub fn is_idle(&self, store: &Store) -> bool {
+        self.sources().iter().all(|source| source.is_idle(store))
+    }
+
+    /// Returns how far the group is in each queue, the retry topic's last. Leaves out queues that it does not read now.
+    pub fn progress(&self, store: &Store, now_ms: i64) -> Result<Vec<Progress>> {
+        self.sources().iter().filter_map(|source| source.progress(store, now_ms).transpose()).collect()
     }
 }
 

@@ -6,9 +6,11 @@
 //!         reset), the queue continues there, and older leases are void.
 //! Not here: waiting, moving messages to other topics.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::queue::{Found, Holder, Order, Queue, Stale, Taken, Terms};
+use super::room::Room;
 use crate::base::error::{Error, Result};
 use crate::base::names::RETRY_PREFIX;
 use crate::base::sync::unmodelled::{Mutex, MutexGuard};
@@ -32,6 +34,7 @@ pub struct Source {
     /// In a retry topic: only messages that were first sent to this topic are taken.
     origin: Option<String>,
     state: Mutex<State>,
+    room: Arc<Room>,
     /// The queue offset at whose arrival the readers are woken.
     watched: AtomicU64,
 }
@@ -42,6 +45,25 @@ struct State {
     order: Order,
     /// The offset in the store. `None`: not known yet.
     stored: Option<u64>,
+    /// What counts in the room of all queues.
+    counted: usize,
+}
+
+/// How far a group is in a queue. Counts of messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The topic that is read: the group's retry topic, or the topic that it subscribes to.
+    pub topic: String,
+    /// The queue.
+    pub queue_id: QueueId,
+    /// The lowest unacknowledged queue offset.
+    pub committed: u64,
+    /// Messages that clients have, and that nobody else gets now.
+    pub in_flight: usize,
+    /// Messages that were delivered, and wait to be delivered again.
+    pub to_redeliver: usize,
+    /// Messages that are acknowledged, above one that is not.
+    pub acknowledged_above: usize,
 }
 
 /// A message that was taken from a source.
@@ -66,19 +88,42 @@ pub struct Batch {
 
 impl Source {
     /// Creates the source of a topic's own queue. `first_number` precedes the numbers of its leases.
-    pub fn of_topic(topic: &str, queue_id: QueueId, group: &str, first_number: u64) -> Self {
-        Self::new(topic.to_owned(), queue_id, group.to_owned(), None, first_number)
+    pub fn of_topic(topic: &str, queue_id: QueueId, group: &str, (first_number, room): (u64, &Arc<Room>)) -> Self {
+        Self::new((topic.to_owned(), queue_id), group.to_owned(), None, (first_number, room))
     }
 
     /// Creates the source of the messages of a topic that lie in the group's retry topic.
-    pub fn of_retries(retry_topic: String, topic: &str, group: &str, first_number: u64) -> Self {
-        Self::new(retry_topic, QueueId(0), format!("{group}%{topic}"), Some(topic.to_owned()), first_number)
+    pub fn of_retries(retry_topic: String, topic: &str, group: &str, numbers: (u64, &Arc<Room>)) -> Self {
+        Self::new((retry_topic, QueueId(0)), format!("{group}%{topic}"), Some(topic.to_owned()), numbers)
     }
 
-    fn new(topic: String, queue_id: QueueId, offset_name: String, origin: Option<String>, first_number: u64) -> Self {
+    fn new(
+        (topic, queue_id): (String, QueueId),
+        offset_name: String,
+        origin: Option<String>,
+        (first_number, room): (u64, &Arc<Room>),
+    ) -> Self {
         let queue = Queue::new(Order::Fifo, 0, first_number);
-        let state = Mutex::new(State { queue, order: Order::Fifo, stored: None });
-        Self { topic, queue_id, offset_name, origin, state, watched: AtomicU64::new(u64::MAX) }
+        let state = Mutex::new(State { queue, order: Order::Fifo, stored: None, counted: 0 });
+        let (room, watched) = (Arc::clone(room), AtomicU64::new(u64::MAX));
+        Self { topic, queue_id, offset_name, origin, state, room, watched }
+    }
+
+    /// Returns how far the group is. `None`: the store has another offset for it, or none.
+    pub fn progress(&self, store: &Store, now_ms: i64) -> Result<Option<Progress>> {
+        let state = self.state.lock();
+        if !self.is_current(store, &state)? {
+            return Ok(None);
+        }
+        let (queue, in_flight) = (&state.queue, state.queue.leased(now_ms));
+        Ok(Some(Progress {
+            topic: self.topic.clone(),
+            queue_id: self.queue_id,
+            committed: queue.committed(),
+            in_flight,
+            to_redeliver: queue.in_flight() - in_flight,
+            acknowledged_above: queue.outstanding() - queue.in_flight(),
+        }))
     }
 
     /// Returns whether it is a retry topic.
@@ -97,10 +142,16 @@ impl Source {
     ) -> Result<Batch> {
         let mut batch = Batch { bytes, ..Batch::default() };
         let mut state = self.current(store, order)?;
-        self.take_visible(store, &mut state, terms, limit, &mut batch)?;
-        self.take_new(store, &mut state, terms, selector, limit, &mut batch)?;
-        self.save(store, &mut state)?;
-        Ok(batch)
+        let done = self
+            .take_visible(store, &mut state, terms, limit, &mut batch)
+            .and_then(|()| self.take_new(store, &mut state, terms, selector, limit, &mut batch))
+            .and_then(|()| self.save(store, &mut state));
+        if done.is_err() {
+            // Nobody gets what was taken before the failure.
+            let taken: Vec<Taken> = batch.messages.iter().map(|message| message.taken).collect();
+            state.queue.release(&taken, terms.now_ms);
+        }
+        done.map(|()| batch)
     }
 
     /// Returns the state as of the offset in the store.
@@ -113,7 +164,7 @@ impl Source {
                 None => self.begin(store)?,
             };
             let queue = Queue::new(order, committed, state.queue.last_number());
-            *state = State { queue, order, stored: Some(committed) };
+            *state = State { queue, order, stored: Some(committed), counted: state.counted };
         }
         Ok(state)
     }
@@ -191,8 +242,9 @@ impl Source {
         let (first, end) = store.queue_range(&self.topic, self.queue_id)?;
         state.queue.skip_to(first);
         let last = state.queue.next().saturating_add(skipped_max(selector));
+        let most = limit.min(batch.messages.len().saturating_add(self.room.left()));
         while !batch.is_full() {
-            let room = state.queue.room(terms.now_ms).min(limit.saturating_sub(batch.messages.len()));
+            let room = state.queue.room(terms.now_ms).min(most.saturating_sub(batch.messages.len()));
             let from = state.queue.next();
             if room == 0 || from >= end.min(last) {
                 break;
@@ -327,16 +379,18 @@ impl Source {
         self.state.lock().queue.next_visible_ms()
     }
 
-    /// Returns whether nothing would be lost if the state were forgotten.
-    pub fn is_idle(&self) -> bool {
+    /// Returns whether nothing would be lost if the state were forgotten: nothing is in flight, or the offset in the
+    /// store is another one, or none.
+    pub fn is_idle(&self, store: &Store) -> bool {
         let state = self.state.lock();
-        state.queue.in_flight() == 0 && state.queue.committed() == state.queue.next()
+        let is_at_rest = state.queue.in_flight() == 0 && state.queue.committed() == state.queue.next();
+        is_at_rest || self.is_current(store, &state).is_ok_and(|is_current| !is_current)
     }
 
     /// Returns whether there are new messages that may be taken now.
     pub fn has_new(&self, store: &Store, now_ms: i64) -> Result<bool> {
         let state = self.state.lock();
-        let may = state.stored.is_none() || state.queue.room(now_ms) > 0;
+        let may = state.stored.is_none() || (state.queue.room(now_ms) > 0 && self.room.left() > 0);
         Ok(may && store.queue_range(&self.topic, self.queue_id)?.1 > state.queue.next())
     }
 
@@ -353,6 +407,8 @@ impl Source {
     }
 
     fn save(&self, store: &Store, state: &mut State) -> Result<()> {
+        let counted = state.queue.outstanding();
+        self.room.replace(std::mem::replace(&mut state.counted, counted), counted);
         let committed = state.queue.committed();
         if state.stored != Some(committed) {
             self.write(store, committed)?;
@@ -366,6 +422,13 @@ impl Source {
             return store.set_retry_offset(&self.topic, group, &self.offset_name, self.queue_id, committed);
         }
         store.set_consumer_offset(&self.topic, &self.offset_name, self.queue_id, committed)
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        let counted = self.state.lock().counted;
+        self.room.replace(counted, 0);
     }
 }
 

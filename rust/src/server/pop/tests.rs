@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::handle::Lease;
 use super::queue::{Fate, Holder, Stale, Terms};
 use super::reader::{Gathered, Reader, Wish};
+use super::room::Room;
 use super::source::{BYTES_MAX, Source};
 use super::*;
 use crate::base::clock::SystemClock;
@@ -22,6 +23,7 @@ const GROUP: &str = "shipping";
 const TOPIC: &str = "orders";
 const RETRIES: &str = "%RETRY%shipping";
 const QUEUES: i32 = 2;
+const MEMORY: usize = 1 << 30;
 
 fn store() -> Store {
     let options = StoreOptions { background: false, ..StoreOptions::default() };
@@ -48,7 +50,7 @@ fn retry(store: &Store, sent: PhysicalOffset, origin: &str, delivered: i32) {
 }
 
 fn reader(store: &Store, topic: &str) -> Reader {
-    let reader = Reader::new(GROUP, topic, 0);
+    let reader = Reader::new(GROUP, topic, 0, &Arc::new(Room::new(MEMORY)));
     reader.open_queues(store, QUEUES).unwrap();
     reader
 }
@@ -230,11 +232,11 @@ fn a_retry_is_copied_before_each_further_delivery() {
 fn messages_of_a_client_that_is_gone_are_visible_soon() {
     let store = store();
     send(&store, TOPIC, 0, "t", b"a");
-    let pop = Pop::new().unwrap();
+    let pop = Pop::new(MEMORY).unwrap();
     let reader = pop.reader(GROUP, TOPIC);
     reader.open_queues(&store, QUEUES).unwrap();
-    pop.join(GROUP, 1);
-    pop.receives(&reader, 1, 2);
+    assert!(pop.join(GROUP, 1));
+    pop.receives(&reader, (1, 2), None);
     let long = Terms { visible_at_ms: 10_000_000, ..terms(0) };
     assert_eq!(bodies(&reader.take(&store, &wish(None, 32), &long).unwrap()), ["a"]);
     assert_eq!(reader.next_visible_ms(), Some(10_000_000));
@@ -251,16 +253,16 @@ fn messages_of_a_client_that_is_gone_are_visible_soon() {
 fn an_idle_reading_is_forgotten_and_its_numbers_are_not_used_again() {
     let store = store();
     send(&store, TOPIC, 0, "t", b"a");
-    let pop = Pop::new().unwrap();
+    let pop = Pop::new(MEMORY).unwrap();
     let taken = {
         let reader = pop.reader(GROUP, TOPIC);
         reader.open_queues(&store, QUEUES).unwrap();
         take(&store, &reader, 0, 32)
     };
-    pop.forget_idle();
+    pop.forget_idle(&store);
     assert!(pop.known(GROUP, TOPIC).is_some(), "it has a message in flight");
     acknowledge(&store, &taken, 0);
-    pop.forget_idle();
+    pop.forget_idle(&store);
     assert!(pop.known(GROUP, TOPIC).is_none());
     send(&store, TOPIC, 0, "t", b"b");
     let reader = pop.reader(GROUP, TOPIC);
@@ -281,4 +283,91 @@ fn readers_are_told_where_new_messages_will_be() {
     assert!(reader.has_new(&store, 0).unwrap());
     take(&store, &reader, 0, 32);
     assert_eq!((source.to_watch(), reader.has_new(&store, 0).unwrap()), (Some(1), false));
+}
+
+#[test]
+fn queues_have_a_limit_in_common() {
+    let store = store();
+    let room = Arc::new(Room::new(8 << 10));
+    assert_eq!(room.left(), 12);
+    let (one, other) = (Reader::new(GROUP, TOPIC, 0, &room), Reader::new("billing", TOPIC, 1 << 32, &room));
+    for reader in [&one, &other] {
+        reader.open_queues(&store, QUEUES).unwrap();
+    }
+    for number in 0..20 {
+        send(&store, TOPIC, number % QUEUES, "t", b"a");
+    }
+    let first = take(&store, &one, 0, 8);
+    assert_eq!((first.messages.len(), take(&store, &other, 0, 32).messages.len(), room.left()), (8, 4, 0));
+    assert!(!one.has_new(&store, 0).unwrap(), "it waits until there is room");
+    acknowledge(&store, &first, 0);
+    assert_eq!((room.left(), take(&store, &one, 0, 32).messages.len()), (8, 8));
+    assert_eq!(take(&store, &other, 10, 32).messages.len(), 4, "what comes again takes no more room");
+    drop(other);
+    assert_eq!(room.left(), 4, "what is forgotten takes none");
+}
+
+#[test]
+fn a_client_has_a_limited_number_of_groups() {
+    let pop = Pop::new(MEMORY).unwrap();
+    let name = |number: usize| format!("group-{number}");
+    for number in 0..GROUPS_MAX {
+        assert!(pop.join(&name(number), 1) && pop.join(&name(number), 1));
+    }
+    assert!(!pop.join("one-more", 1) && pop.join("one-more", 2));
+    pop.leave(&name(0), 1);
+    pop.leave(&name(0), 1);
+    pop.leave("one-more", 1);
+    assert_eq!((pop.members(&name(0)), pop.members("one-more"), pop.members_in_all()), (0, 1, GROUPS_MAX));
+    assert!(pop.join("another", 1));
+    pop.client_gone(1, 0);
+    assert_eq!((pop.members("another"), pop.members_in_all()), (0, 1));
+    assert_eq!((pop.members_of("one-more"), pop.groups_of(TOPIC)), (vec![2], Vec::<String>::new()));
+}
+
+#[test]
+fn a_reading_whose_offset_was_removed_is_forgotten_with_what_is_in_flight() {
+    let store = store();
+    send(&store, TOPIC, 0, "t", b"a");
+    let pop = Pop::new(MEMORY).unwrap();
+    let reader = pop.reader(GROUP, TOPIC);
+    reader.open_queues(&store, QUEUES).unwrap();
+    let left = pop.room.left();
+    assert_eq!(bodies(&take(&store, &reader, 0, 32)), ["a"]);
+    store.remove_consumer_offsets(TOPIC, GROUP).unwrap();
+    store.remove_consumer_offsets(RETRIES, &format!("{GROUP}%{TOPIC}")).unwrap();
+    assert!(reader.progress(&store, 0).unwrap().is_empty());
+    drop(reader);
+    pop.forget_idle(&store);
+    assert!(pop.known(GROUP, TOPIC).is_none());
+    assert_eq!(pop.room.left(), left);
+}
+
+#[test]
+fn a_topic_may_have_fewer_queues_than_before() {
+    let store = store();
+    let reader = reader(&store, TOPIC);
+    reader.open_queues(&store, 1).unwrap();
+    assert_eq!(reader.sources().len(), 2, "one queue, and the retry topic's");
+    send(&store, TOPIC, 1, "t", b"a");
+    assert_eq!(bodies(&take(&store, &reader, 0, 32)), Vec::<String>::new());
+    reader.open_queues(&store, QUEUES).unwrap();
+    assert_eq!(bodies(&take(&store, &reader, 0, 32)), ["a"]);
+}
+
+#[test]
+fn progress_tells_what_is_in_flight() {
+    let store = store();
+    for _ in 0..4 {
+        send(&store, TOPIC, 0, "t", b"a");
+    }
+    let reader = reader(&store, TOPIC);
+    let taken = take(&store, &reader, 0, 3);
+    let (source, third) = &taken.messages[2];
+    source.acknowledge(&store, (third.taken.queue_offset, third.taken.number), 0).unwrap().unwrap();
+    source.release(&[taken.messages[0].1.taken], 5);
+    let progress = reader.progress(&store, 5).unwrap();
+    let of_queue = progress.iter().find(|one| one.topic == TOPIC && one.queue_id == QueueId(0)).unwrap();
+    let counts = (of_queue.committed, of_queue.in_flight, of_queue.to_redeliver, of_queue.acknowledged_above);
+    assert_eq!((counts, progress.len()), ((0, 1, 1, 1), 1), "the other queues were not read yet");
 }

@@ -223,7 +223,7 @@ impl Run {
         let moves = fate != Fate::Deliver;
         self.model.known[at] = Known::Leased {
             number: one.number,
-            until: if moves { terms.visible_at_ms.max(terms.now_ms + 60_000) } else { terms.visible_at_ms },
+            until: if moves { terms.now_ms + 60_000 } else { terms.visible_at_ms },
             attempt: one.attempt,
             deliveries: deliveries + counts,
             client,
