@@ -38,6 +38,7 @@ from txstore.errors import InUseError
 
 SERVICE = "/apache.rocketmq.v2.MessagingService"
 RESOURCE_EXHAUSTED = 8
+LONG: Facts = {"invisible_duration": "3600s"}
 PUSH: Facts = {"invisible_duration": None, "auto_renew": True}
 UNICODE = "заказы"
 
@@ -109,7 +110,7 @@ def test_extreme_invisible_duration_is_refused_and_the_handle_stays(
     broker: EmbeddedBroker, client: GrpcClient, seconds: int
 ) -> None:
     broker.append(Message(TOPIC, b"a"), 0)
-    (one,) = received(client)
+    (one,) = received(client, **LONG)
     refused = change(client, one, seconds)
     assert (code(refused), refused["receipt_handle"]) == ("ILLEGAL_INVISIBLE_TIME", handle_of(one))
     assert code(acknowledge(client, one)) == "OK"
@@ -119,7 +120,7 @@ def test_extreme_invisible_duration_is_refused_and_the_handle_stays(
 @pytest.mark.parametrize("handle", ["", UNICODE, "A" * 10_000])
 def test_made_up_handle_is_refused(client: GrpcClient, rpc: str, handle: str) -> None:
     said: Facts = {"receipt_handle": handle}
-    request = named(topic=UNICODE) | ({"entries": [said]} if rpc == "AckMessage" else said)
+    request: Facts = named(topic=UNICODE) | ({"entries": [said]} if rpc == "AckMessage" else said)
     if rpc == "ChangeInvisibleDuration":
         request["invisible_duration"] = "10s"
     assert code(client.call(rpc, request)) == "INVALID_RECEIPT_HANDLE"
@@ -224,10 +225,10 @@ def test_topic_that_is_deleted_and_created_again_is_read_from_its_beginning(
 ) -> None:
     for number in range(4):
         broker.append(Message(TOPIC, b"old"), number % 2)
-    old = received(client)
+    old = received(client, **LONG)
     assert code(acknowledge(client, *old[:3])) == "OK"
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(receive, client, 20.0)
+        waiting = pool.submit(receive, client, 20.0, **LONG)
         # It waits for messages when it has taken a look.
         eventually(lambda: server.counters()["commands_in"] >= 3)
         broker.delete_topic(TOPIC)
@@ -235,7 +236,7 @@ def test_topic_that_is_deleted_and_created_again_is_read_from_its_beginning(
         broker.append(Message(TOPIC, b"new"), 0)
         answered, new = waiting.result()
     if answered == "TOPIC_NOT_FOUND":  # It looked while there was no topic.
-        new = received(client)
+        new = received(client, **LONG)
     assert bodies(new) == [b"new"]
     acknowledge(client, old[3])  # It is refused, or repeated: what it names is no longer there.
     assert code(acknowledge(client, *new)) == "OK"
@@ -244,10 +245,10 @@ def test_topic_that_is_deleted_and_created_again_is_read_from_its_beginning(
 
 def test_group_that_is_deleted_begins_again(broker: EmbeddedBroker, client: GrpcClient) -> None:
     broker.append(Message(TOPIC, b"a"), 0)
-    (old,) = received(client)
+    (old,) = received(client, **LONG)
     broker.delete_group(GROUP)
     assert code(acknowledge(client, old)) == "INVALID_RECEIPT_HANDLE"
-    (new,) = received(client)
+    (new,) = received(client, **LONG)
     assert (bodies([new]), attempt_of(new)) == ([b"a"], 1)
     assert code(acknowledge(client, new)) == "OK"
 
@@ -258,7 +259,7 @@ def test_group_is_described_with_what_its_consumers_have(broker: EmbeddedBroker,
     config = ServerConfig(listen="127.0.0.1:0", name_server=None, grpc="127.0.0.1:0")
     with Server(broker, config) as server, txstore.connect(server.address or "") as remote:
         client = connect(wire, server)
-        first, second, third, _ = received(client)
+        first, second, third, _ = received(client, **LONG)
         assert code(acknowledge(client, second)) == "OK"
         assert code(change(client, third)) == "OK"
         found = remote.describe_group(GROUP)
@@ -278,7 +279,7 @@ def test_command_line_and_console_show_consumers_of_grpc(broker: EmbeddedBroker,
     config = ServerConfig(listen="127.0.0.1:0", name_server=None, grpc="127.0.0.1:0", console="127.0.0.1:0")
     with Server(broker, config) as server:
         client = connect(wire, server)
-        assert len(received(client)) == 1
+        assert len(received(client, **LONG)) == 1
         code, out, _ = run("group", "list", "--server", server.address or "")
         assert (code, "1 by grpc" in out) == (0, True)
         _, out, _ = run("group", "describe", "--server", server.address or "", GROUP, "--json")
