@@ -271,7 +271,7 @@ def test_all_members_are_assigned_all_queues(client: GrpcClient) -> None:
         ({"batch_size": -1}, "BAD_REQUEST"),
         ({"invisible_duration": "9s"}, "ILLEGAL_INVISIBLE_TIME"),
         ({"invisible_duration": "50000s"}, "ILLEGAL_INVISIBLE_TIME"),
-        ({"filter_expression": {"type": "SQL", "expression": "a > 1"}}, "ILLEGAL_FILTER_EXPRESSION"),
+        ({"filter_expression": {"type": "SQL", "expression": "a >"}}, "ILLEGAL_FILTER_EXPRESSION"),
         ({"filter_expression": {"type": "TAG", "expression": "||"}}, "ILLEGAL_FILTER_EXPRESSION"),
     ],
 )
