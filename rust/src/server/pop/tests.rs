@@ -299,6 +299,7 @@ fn queues_have_a_limit_in_common() {
     }
     let first = take(&store, &one, 0, 8);
     assert_eq!((first.messages.len(), take(&store, &other, 0, 32).messages.len(), room.left()), (8, 4, 0));
+    assert!(take(&store, &one, 0, 32).messages.is_empty());
     assert!(!one.has_new(&store, 0).unwrap(), "it waits until there is room");
     acknowledge(&store, &first, 0);
     assert_eq!((room.left(), take(&store, &one, 0, 32).messages.len()), (8, 8));
