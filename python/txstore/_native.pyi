@@ -1154,6 +1154,40 @@ class Frame:
         """Returns a stream of the batches, as a capsule."""
 
 @final
+class PulledRecords:
+    """The records of answers to pulls, collected into Arrow batches, for readers of whole queues.
+
+    `columns`: those of the view `messages`; the other options are those of `Scan`. Raises InvalidOptionError.
+    """
+
+    def __new__(
+        cls,
+        columns: Sequence[str],
+        *,
+        transaction_types: Sequence[str] | None = None,
+        start_store_ms: int | None = None,
+        end_store_ms: int | None = None,
+        batch_rows: int | None = None,
+        batch_bytes: int | None = None,
+        skip_bad_records: bool = False,
+    ) -> PulledRecords: ...
+    def add(self, answer: RemotingCommand, start: int, end: int) -> None:
+        """Sets the answer that `full` reads next. Records with a queue offset from `start` to before `end` become rows."""
+    def full(self) -> Frame | None:
+        """Reads the answer on. Returns a full batch, or None once the answer is read.
+
+        Raises ProtocolError for a damaged record, unless bad records are skipped.
+        """
+    def rest(self) -> Frame | None:
+        """Returns the batch as far as it is filled, or None if it has no rows."""
+    @property
+    def rows(self) -> int:
+        """How many rows wait for `rest`."""
+    @property
+    def bad_records(self) -> int:
+        """How many bad records were skipped."""
+
+@final
 class RecordName:
     """The facts that distinguish a record from any other at the same offset."""
 

@@ -13,12 +13,13 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from txstore._native import FrameReader, RemotingCommand, encode_request
 from txstore.errors import BrokerTimeoutError, BrokerUnreachableError, ProtocolError
 
-__all__ = ["Channel", "Channels", "lost", "not_answered"]
+__all__ = ["AheadChannel", "Channel", "Channels", "PendingCall", "lost", "not_answered"]
 
 _OPAQUE_MASK = 0x7FFF_FFFF
 _READ_BYTES = 65_536
@@ -31,6 +32,9 @@ Sign = Callable[[Mapping[str, str], bytes | None], dict[str, str]]
 
 class Channel:
     """One connection, for one thread at a time."""
+
+    read_bytes = _READ_BYTES
+    """The most bytes that are taken from the socket at a time."""
 
     def __init__(self, address: str, connected: socket.socket, sign: Sign) -> None:
         self.address = address
@@ -84,7 +88,7 @@ class Channel:
     def _answer(self, opaque: int, timeout: float) -> RemotingCommand:
         until = 0.0
         while True:
-            data = self._socket.recv(_READ_BYTES)
+            data = self._socket.recv(self.read_bytes)
             if not data:
                 raise ConnectionResetError("the other side closed it")
             for command in self._reader.feed(data):
@@ -95,6 +99,47 @@ class Channel:
             until = until or now + timeout
             if now >= until:
                 raise TimeoutError
+
+
+class PendingCall(NamedTuple):
+    """A request whose response has not been read yet."""
+
+    code: int
+    opaque: int
+
+
+class AheadChannel(Channel):
+    """A channel that can send a request before the response is wanted."""
+
+    read_bytes = 1 << 20
+
+    def begin(self, code: int, ext_fields: Mapping[str, str], *, timeout: float) -> PendingCall:
+        """Sends a request and does not wait for the response. Raises as `call` does."""
+        opaque = next(self._opaques) & _OPAQUE_MASK
+        frame = encode_request(code, opaque, self._sign(ext_fields, None), None)
+        with self._closes_on_failure(code, timeout, is_sent=False):
+            self._socket.settimeout(timeout)
+            self._socket.sendall(frame)
+        return PendingCall(code, opaque)
+
+    def finish(self, pending: PendingCall, *, timeout: float) -> RemotingCommand:
+        """Returns the response to a request of `begin`. Drops responses to earlier requests. Raises as `call` does."""
+        with self._closes_on_failure(pending.code, timeout, is_sent=True):
+            self._socket.settimeout(timeout)
+            answer = self._answer(pending.opaque, timeout)
+        self.used = time.monotonic()
+        return answer
+
+    @contextlib.contextmanager
+    def _closes_on_failure(self, code: int, timeout: float, *, is_sent: bool) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError as error:
+            self.close()
+            raise not_answered(self.address, code, timeout) from error
+        except (OSError, ProtocolError) as error:
+            self.close()
+            raise lost(self.address, error, in_doubt=is_sent) from error
 
 
 class Channels:

@@ -17,7 +17,7 @@ from txstore._native import TEMPLATE_TOPIC, RemotingCommand, RequestCode, Respon
 from txstore.client.arrivals import Arrivals
 from txstore.client.connection import Connection
 from txstore.client.connections import Connections
-from txstore.client.dial import STORE, Dial, dial, store_of
+from txstore.client.dial import Dial, dial, name_servers, store_of
 from txstore.client.heartbeat import heartbeat
 from txstore.client.options import ConnectConfig
 from txstore.client.route import QueueNumbers, Route, has_masters, parse_brokers, parse_route
@@ -25,7 +25,6 @@ from txstore.consumer.members import Members
 from txstore.errors import (
     BrokerTimeoutError,
     BrokerUnreachableError,
-    InvalidOptionError,
     RouteNotFoundError,
     TxStoreError,
 )
@@ -71,7 +70,7 @@ class Client:
         """Coroutine functions to run when a store's holder is connected again, perhaps another process."""
         self.background_tasks: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """Coroutine functions that run in the background from `start` to `close`."""
-        self._name_servers = _name_servers(address)
+        self._name_servers = name_servers(address)
         self.is_store: bool = store_of(address) is not None
         """Whether the other side is a txstore process of this machine, and may be another one after a reconnect."""
         self.process: int = os.getpid()
@@ -462,28 +461,3 @@ async def _first_of(events: Iterable[asyncio.Event], seconds: float) -> None:
     finally:
         for wait in waits:
             wait.cancel()
-
-
-def _name_servers(address: str) -> list[str]:
-    """Parses `HOST:PORT;HOST:PORT` or `unix:FILE` into addresses. Raises InvalidOptionError."""
-    if not isinstance(address, str):
-        raise _invalid_address(repr(address))
-    if address.startswith(("unix:", STORE)):
-        if not address.partition(":")[2] or "\0" in address:
-            raise _invalid_address(repr(address))
-        return [address]
-    found = [part.strip() for part in address.split(";") if part.strip()]
-    for one in found:
-        host, colon, port = one.rpartition(":")
-        if not host or not colon or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65_536):
-            raise _invalid_address(repr(one))
-    if not found:
-        raise _invalid_address(repr(address))
-    return found
-
-
-def _invalid_address(given: str) -> InvalidOptionError:
-    return InvalidOptionError(
-        f'invalid address {given}\nhint: "127.0.0.1:9876", several as "a:9876;b:9876", "unix:FILE", or "store:PATH"',
-        option="address",
-    )

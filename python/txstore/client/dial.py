@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 
 from txstore.broker.local_socket import connect as connect_store
 from txstore.broker.local_socket import read_holder
-from txstore.errors import BrokerUnreachableError
+from txstore.errors import BrokerUnreachableError, InvalidOptionError
 
-__all__ = ["STORE", "Dial", "connect", "dial", "host_and_port", "store_of"]
+__all__ = ["STORE", "Dial", "connect", "dial", "host_and_port", "name_servers", "store_of"]
 
 STORE = "store:"
 _PAUSE_SECONDS = 0.002
@@ -36,6 +36,34 @@ def host_and_port(address: str) -> tuple[str, int]:
     """Splits `HOST:PORT`. An IPv6 host may be in brackets."""
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def name_servers(address: str) -> list[str]:
+    """Splits `HOST:PORT;HOST:PORT`, or returns the one address `unix:FILE` or `store:DIRECTORY`.
+
+    Raises InvalidOptionError.
+    """
+    if not isinstance(address, str):
+        raise _invalid_address(repr(address))
+    if address.startswith(("unix:", STORE)):
+        if not address.partition(":")[2] or "\0" in address:
+            raise _invalid_address(repr(address))
+        return [address]
+    found = [part.strip() for part in address.split(";") if part.strip()]
+    for one in found:
+        host, colon, port = one.rpartition(":")
+        if not host or not colon or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65_536):
+            raise _invalid_address(repr(one))
+    if not found:
+        raise _invalid_address(repr(address))
+    return found
+
+
+def _invalid_address(given: str) -> InvalidOptionError:
+    return InvalidOptionError(
+        f'invalid address {given}\nhint: "127.0.0.1:9876", several as "a:9876;b:9876", "unix:FILE", or "store:PATH"',
+        option="address",
+    )
 
 
 async def dial(directory: str, timeout: float, take: Callable[[], bool] | None = None) -> socket.socket:

@@ -14,7 +14,17 @@ from typing import Any, NamedTuple
 
 from txstore.errors import ProtocolError
 
-__all__ = ["Queue", "QueueNumbers", "Route", "has_masters", "parse_brokers", "parse_clusters", "parse_route"]
+__all__ = [
+    "Queue",
+    "QueueNumbers",
+    "Route",
+    "has_masters",
+    "parse_addresses",
+    "parse_brokers",
+    "parse_clusters",
+    "parse_names",
+    "parse_route",
+]
 
 _READ = 4  # RocketMQ's PermName.
 _WRITE = 2
@@ -69,6 +79,15 @@ def parse_brokers(body: bytes) -> dict[str, str]:
     return _to_read(_addresses(table.values() if isinstance(table, dict) else ()))
 
 
+def parse_addresses(body: bytes) -> dict[str, list[str]]:
+    """Parses the addresses of each broker of a route: the master's, then those of its replicas by their ids.
+
+    Raises ProtocolError if the body is malformed.
+    """
+    found = _addresses(_object(body).get("brokerDatas") or ())
+    return {name: [numbered[key] for key in sorted(numbered)] for name, numbered in found.items()}
+
+
 def has_masters(body: bytes) -> bool:
     """Returns whether each broker of a route, or of a cluster, has a master. Raises ProtocolError."""
     facts = _object(body)
@@ -81,6 +100,12 @@ def parse_clusters(body: bytes) -> list[str]:
     """Parses the names of the clusters that a name server knows. Raises ProtocolError if the body is malformed."""
     table = _object(body).get("clusterAddrTable")
     return sorted(table) if isinstance(table, dict) else []
+
+
+def parse_names(body: bytes, field: str) -> list[str]:
+    """Parses a list of names, as `topicList`. Raises ProtocolError if the body is malformed."""
+    names = _object(body or b"{}").get(field) or ()
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def _addresses(rows: Iterable[Any]) -> dict[str, dict[int, str]]:

@@ -19,19 +19,18 @@ from pyspark.sql.types import StructType
 
 from txstore import _native
 from txstore.errors import InvalidOptionError
-from txstore.spark.offsets import LATEST
-from txstore.spark.options import ReadOptions
+from txstore.spark.options import ReadOptions, check_batch
 from txstore.spark.ranges import LogRange, plan, read_range
 from txstore.spark.schema import arrow_schema, spark_schema, warn_of_all_columns
 
 if TYPE_CHECKING:
-    from txstore.spark.stream import TxStoreStreamReader
+    from pyspark.sql.datasource import DataSourceStreamReader
 
 __all__ = ["TxStoreDataSource", "TxStoreReader"]
 
 
 class TxStoreDataSource(DataSource):
-    """A store of txstore or of a RocketMQ broker."""
+    """A store of txstore or of a RocketMQ broker, or the queues of brokers over the network."""
 
     @classmethod
     def name(cls) -> str:
@@ -42,15 +41,25 @@ class TxStoreDataSource(DataSource):
         """Returns the columns that the options choose."""
         return spark_schema(ReadOptions.of(self.options))
 
-    def reader(self, schema: StructType) -> TxStoreReader:
+    def reader(self, schema: StructType) -> DataSourceReader:
         """Returns the reader for `spark.read`."""
-        return TxStoreReader(ReadOptions.of(self.options), schema)
+        options = ReadOptions.of(self.options)
+        if options.brokers is not None:
+            from txstore.spark.network.reader import NetworkReader
 
-    def streamReader(self, schema: StructType) -> TxStoreStreamReader:  # noqa: N802 - Spark's name
+            return NetworkReader(options, schema)
+        return TxStoreReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Returns the reader for `spark.readStream`."""
+        options = ReadOptions.of(self.options)
+        if options.brokers is not None:
+            from txstore.spark.network.stream import NetworkStreamReader
+
+            return NetworkStreamReader(options, schema)
         from txstore.spark.stream import TxStoreStreamReader
 
-        return TxStoreStreamReader(ReadOptions.of(self.options), schema)
+        return TxStoreStreamReader(options, schema)
 
 
 class TxStoreReader(DataSourceReader):
@@ -58,15 +67,7 @@ class TxStoreReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options, self._schema = options, arrow_schema(options, schema)
-        if options.starting == LATEST or options.limits.begin_at_latest():
-            raise InvalidOptionError("option startingOffsets: a batch cannot begin at latest", option="startingOffsets")
-        for option, value in (
-            ("maxOffsetsPerTrigger", options.trigger_rows_max),
-            ("maxBytesPerTrigger", options.trigger_bytes_max),
-            ("minOffsetsPerTrigger", options.trigger_rows_min),
-        ):
-            if value is not None:
-                raise InvalidOptionError(f"option {option}: only streams accept it", option=option)
+        check_batch(options)
         if options.reads_whole:
             _refuse_ranges(options)
 

@@ -13,12 +13,23 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from txstore import _native
 from txstore.errors import InvalidOptionError
 
-__all__ = ["EARLIEST", "LATEST", "OFFSET_MAX", "Limit", "QueueLimits", "Queues", "Starts", "starts_of"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "OFFSET_MAX",
+    "Limit",
+    "QueueLimits",
+    "QueueName",
+    "Queues",
+    "Starts",
+    "shown",
+    "starts_of",
+]
 
 _log = logging.getLogger("txstore.spark")
 
@@ -28,6 +39,19 @@ _EARLIEST_OFFSET, _LATEST_OFFSET = -2, -1
 # By topic and queue: the first queue offset to read and the end; the first one alone.
 Queues = dict[str, dict[int, tuple[int, int]]]
 Starts = dict[str, dict[int, int]]
+
+
+class QueueName(NamedTuple):
+    """A queue as options name it."""
+
+    topic: str
+    queue: int
+    broker: str | None = None
+    """The broker that has it; None: each broker that has such a queue."""
+
+    def __str__(self) -> str:
+        of_broker = "" if self.broker is None else f" on broker {self.broker}"
+        return f"queue {self.queue} of {self.topic!r}{of_broker}"
 
 
 @dataclass(frozen=True)
@@ -40,13 +64,20 @@ class Limit:
     value: int
     """A queue offset, or with `is_time` milliseconds since the epoch."""
     is_time: bool
+    broker: str | None = None
+    """As in `QueueName`."""
+
+    @property
+    def name(self) -> QueueName:
+        """The queue as the option names it."""
+        return QueueName(self.topic, self.queue, self.broker)
 
 
 @dataclass(frozen=True)
 class QueueLimits:
     """The queues to read, and the limits of some of them."""
 
-    assigned: tuple[tuple[str, int], ...] | None = None
+    assigned: tuple[QueueName, ...] | None = None
     """The only queues that are read; None: all."""
     starting: tuple[Limit, ...] = ()
     ending: tuple[Limit, ...] = ()
@@ -70,11 +101,8 @@ class QueueLimits:
         )
         if limits.assigned is not None:
             for limit in (*limits.starting, *limits.ending):
-                if (limit.topic, limit.queue) not in limits.assigned:
-                    raise _invalid(
-                        limit.option,
-                        f"queue {limit.queue} of {limit.topic!r} is not read\nhint: name it in assign, too",
-                    )
+                if not {limit.name, QueueName(limit.topic, limit.queue)}.intersection(limits.assigned):
+                    raise _invalid(limit.option, f"{limit.name} is not read\nhint: name it in assign, too")
         return limits
 
     def begin_at_latest(self) -> bool:
@@ -84,17 +112,17 @@ class QueueLimits:
     def topics(self) -> dict[str, str]:
         """Returns the topics that are named, with the option that names each."""
         named = {limit.topic: limit.option for limit in (*self.starting, *self.ending)}
-        return named | {topic: "assign" for topic, _ in self.assigned or ()}
+        return named | {name.topic: "assign" for name in self.assigned or ()}
 
     def check_queues(self, paths: Sequence[str]) -> None:
         """Raises InvalidOptionError for a queue that none of the stores has."""
         named = {(limit.topic, limit.queue): limit.option for limit in (*self.starting, *self.ending)}
-        named |= dict.fromkeys(self.assigned or (), "assign")
+        named |= {(name.topic, name.queue): "assign" for name in self.assigned or ()}
         for topic in {topic for topic, _ in named}:
             numbers = sorted({number for path in paths for number in _native.log_queue_ids(path, topic)})
             for (other, queue), option in named.items():
                 if other == topic and queue not in numbers:
-                    has = f"its queues are {_shown(numbers)}" if numbers else "it has none yet"
+                    has = f"its queues are {shown(numbers)}" if numbers else "it has none yet"
                     raise _invalid(option, f"topic {topic!r} has no queue {queue}\nhint: {has}")
 
     def check_several(self) -> None:
@@ -143,7 +171,7 @@ class QueueLimits:
     def queues(self, path: str, starts: Starts, fail_on_data_loss: bool) -> Queues | None:
         """Returns the ranges of queue offsets to read, with the result of `starts`; None: all. Raises as it does."""
         found: Queues = {}
-        for topic, queue in self.assigned or ():
+        for topic, queue, _ in self.assigned or ():
             found.setdefault(topic, {})[queue] = (0, OFFSET_MAX)
         for topic, numbers in starts.items():
             found.setdefault(topic, {}).update({queue: (start, OFFSET_MAX) for queue, start in numbers.items()})
@@ -202,14 +230,16 @@ def _range(path: str, limit: Limit) -> tuple[int, int]:
     return _native.log_queue_range(path, limit.topic, limit.queue) or (0, 0)
 
 
-def _assigned(texts: Mapping[str, str]) -> tuple[tuple[str, int], ...] | None:
+def _assigned(texts: Mapping[str, str]) -> tuple[QueueName, ...] | None:
     if "assign" not in texts:
         return None
     found = []
     for topic, numbers in _json(texts, "assign", '{"orders":[0,1]}').items():
-        if not isinstance(numbers, list) or not all(_is_number(number, 0) for number in numbers):
+        listed = numbers if isinstance(numbers, list) else [None]
+        names = [_named(texts, topic, str(number)) if _is_queue(number) else None for number in listed]
+        if None in names:
             raise _invalid("assign", f'must be a list of queues, got {numbers!r}\nhint: for example {{"orders":[0,1]}}')
-        found += [(topic, number) for number in numbers]
+        found += [name for name in names if name is not None]
     if not found:
         raise _invalid("assign", "names no queue\nhint: omit it for all")
     return tuple(found)
@@ -225,12 +255,25 @@ def _limits(texts: Mapping[str, str], option: str, least: int) -> Iterator[Limit
     for topic, numbers in _json(texts, option, usual).items():
         pairs: list[tuple[str, Any]] = list(numbers.items()) if isinstance(numbers, dict) else [("", None)]
         for queue, value in pairs:
-            if not queue.isdigit() or not _is_number(value, least):
+            name = _named(texts, topic, queue)
+            if name is None or not _is_number(value, least):
                 what = "times in milliseconds, by queue" if is_time else "queue offsets"
                 hint = f"hint: {usual}" if is_time else f"hint: earliest, latest, or for example {usual}"
                 least_text = f" of {least} or more" if least else ""
                 raise _invalid(option, f"must be {what}{least_text}, got {numbers!r}\n{hint}")
-            yield Limit(option, topic, int(queue), value, is_time)
+            yield Limit(option, topic, name.queue, value, is_time, name.broker)
+
+
+def _named(texts: Mapping[str, str], topic: str, queue: str) -> QueueName | None:
+    """Parses a queue's number, or if brokers are read also `broker-a:0`; None for other texts."""
+    broker, colon, number = queue.rpartition(":")
+    if not (number.isascii() and number.isdigit()) or (colon and not (broker and "brokers" in texts)):
+        return None
+    return QueueName(topic, int(number), broker or None)
+
+
+def _is_queue(value: object) -> bool:
+    return (isinstance(value, str) and ":" in value) or _is_number(value, 0)
 
 
 def _is_number(value: object, least: int) -> bool:
@@ -247,7 +290,8 @@ def _json(texts: Mapping[str, str], option: str, usual: str) -> dict[str, Any]:
     return value
 
 
-def _shown(numbers: list[int]) -> str:
+def shown(numbers: list[int]) -> str:
+    """Returns numbers of queues for an error: the first and the last, or the first twenty."""
     if len(numbers) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1)):
         return f"{numbers[0]} to {numbers[-1]}"
     return ", ".join(map(str, numbers[:20])) + (", …" if len(numbers) > 20 else "")

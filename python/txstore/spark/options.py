@@ -18,16 +18,25 @@ from typing import Any
 
 from txstore import _native
 from txstore.arrow import unknown_topic
-from txstore.errors import InvalidOptionError
+from txstore.client.dial import name_servers
+from txstore.errors import InvalidOptionError, TxStoreError
 from txstore.spark.offsets import EARLIEST, LATEST, OFFSET_MAX, QueueLimits, Queues
 
-__all__ = ["OPTIONS", "ReadOptions"]
+__all__ = ["OPTIONS", "ReadOptions", "check_batch"]
 
 ALL_COLUMNS = "*"
-STORE_COLUMN = "store"
+STORE_COLUMN, BROKER_COLUMN = "store", "broker"
 # How long a micro-batch waits for `minOffsetsPerTrigger` rows, in milliseconds: 15 minutes, as in Spark's Kafka source.
 _TRIGGER_DELAY_MS = 15 * 60_000
 _UNITS_MS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+# What only a store's own files can answer.
+_OF_FILES = (
+    *("path", "paths", "startingPhysicalOffset", "endingPhysicalOffset", "includeSystemTopics", "statisticsPath"),
+)
+_OF_NETWORK = ("groupId", "fetchTimeout", "tls", "accessKey", "secretKey")
+# How long a task waits for a broker that is away, in milliseconds.
+_FETCH_TIMEOUT_MS = 60_000
 
 # Each of these says where a read begins, and where it ends.
 _LIMITS = ("PhysicalOffset", "Offsets", "Timestamp", "OffsetsByTimestamp")
@@ -38,7 +47,7 @@ OPTIONS = tuple(
     startingOffsetsByTimestamp endingOffsetsByTimestamp startingOffsetsByTimestampStrategy startingPhysicalOffset
     endingPhysicalOffset startingTimestamp endingTimestamp minPartitions maxPartitionBytes maxOffsetsPerTrigger
     maxBytesPerTrigger minOffsetsPerTrigger maxTriggerDelay failOnDataLoss badRecords columns includeBody
-    includeProperties batchRows batchBytes statisticsPath
+    includeProperties batchRows batchBytes statisticsPath brokers groupId fetchTimeout tls accessKey secretKey
     """.split()
 )
 _KNOWN = {name.lower(): name for name in OPTIONS}
@@ -55,7 +64,7 @@ class ReadOptions:
     """The options of one read."""
 
     path: str
-    """The store, or the first one of several."""
+    """The store, or the first one of several; empty if brokers are read."""
     paths: tuple[str, ...] = ()
     """All stores, if the read has several."""
     view: str = "messages"
@@ -85,6 +94,14 @@ class ReadOptions:
     batch_rows: int | None = 16_384
     batch_bytes: int | None = 16 << 20
     statistics_path: str | None = None
+    brokers: str | None = None
+    """The address of name servers, of `txstore serve`, or of its socket; None: files are read."""
+    group: str | None = None
+    """The consumer group that pulls, and whose offsets a stream stores; None: RocketMQ's tools, no offsets."""
+    fetch_timeout_ms: int = _FETCH_TIMEOUT_MS
+    tls: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -92,7 +109,8 @@ class ReadOptions:
         if not {name.lower() for name in options}.isdisjoint(_OF_TABLES):
             raise _invalid("path", f"a table of Spark's catalog cannot read a store: {_NO_TABLES}")
         given = _Given({_known(name): text for name, text in options.items()})
-        paths = given.paths()
+        brokers = given.brokers()
+        paths = given.paths() if brokers is None else ("",)
         chosen = [name for name in ("subscribe", "subscribePattern", "assign") if given.text(name) is not None]
         if len(chosen) > 1:
             raise _invalid(chosen[1], f"conflicts with {chosen[0]}\nhint: keep one of the two")
@@ -133,6 +151,12 @@ class ReadOptions:
             batch_rows=given.number("batchRows", 1) or cls.batch_rows,
             batch_bytes=given.size("batchBytes") or cls.batch_bytes,
             statistics_path=given.folder("statisticsPath"),
+            brokers=brokers,
+            group=given.group("groupId"),
+            fetch_timeout_ms=given.duration_ms("fetchTimeout", _FETCH_TIMEOUT_MS),
+            tls=given.text("tls"),
+            access_key=given.text("accessKey"),
+            secret_key=given.text("secretKey"),
         )
 
     @property
@@ -177,6 +201,19 @@ class ReadOptions:
         self.limits.check_queues(paths)
 
 
+def check_batch(options: ReadOptions) -> None:
+    """Raises InvalidOptionError for what only a stream accepts."""
+    if options.starting == LATEST or options.limits.begin_at_latest():
+        raise _invalid("startingOffsets", "a batch cannot begin at latest")
+    for option, value in (
+        ("maxOffsetsPerTrigger", options.trigger_rows_max),
+        ("maxBytesPerTrigger", options.trigger_bytes_max),
+        ("minOffsetsPerTrigger", options.trigger_rows_min),
+    ):
+        if value is not None:
+            raise _invalid(option, "only streams accept it")
+
+
 class _Given:
     """The texts, by the options' canonical names."""
 
@@ -202,12 +239,45 @@ class _Given:
                 hint = "hint: read each store by itself, or use startingTimestamp and endingTimestamp"
                 raise _invalid(option, f"physical offsets are those of one store, and the read has several\n{hint}")
 
+    def brokers(self) -> str | None:
+        """Returns the address of brokers in the form of `txstore.connect`, or None. Refuses what goes with files."""
+        text = self.texts.get("brokers")
+        if text is None:
+            for option in _OF_NETWORK:
+                self.needs(option, "brokers")
+            return None
+        address = ";".join(part.strip() for part in re.split("[;,]", text) if part.strip())
+        try:
+            name_servers(address)
+        except InvalidOptionError as error:
+            raise _invalid("brokers", str(error)) from None
+        for option in _OF_FILES:
+            if option in self.texts:
+                hint = "hint: omit it, or read the store's files by path"
+                raise _invalid(option, f"conflicts with brokers: only files have it\n{hint}")
+        view = self.texts.get("view", "messages")
+        if view != "messages":
+            hint = "hint: omit it, or read the store's files by path, which have the other views"
+            raise _invalid("view", f"brokers send only messages, and not the view {view!r}\n{hint}")
+        for key, other in (("accessKey", "secretKey"), ("secretKey", "accessKey")):
+            self.needs(key, other)
+        return address
+
+    def group(self, option: str) -> str | None:
+        text = self.texts.get(option)
+        if text is not None:
+            try:
+                _native.validate_group(text)
+            except TxStoreError as error:
+                raise _invalid(option, str(error)) from None
+        return text
+
     def paths(self) -> tuple[str, ...]:
         """Returns the absolute paths of the stores."""
         self.exclude("path", "paths")
         texts = [self.texts["path"]] if "path" in self.texts else self._listed()
         if not texts or not all(texts):
-            hint = 'hint: .load("orders.store") names the store\'s directory'
+            hint = 'hint: .load("orders.store") names the store\'s directory, option("brokers", "host:9876") brokers'
             raise _invalid("path", f"missing\n{hint}; for a table of Spark's catalog: {_NO_TABLES}")
         paths = tuple(_local("path", text) for text in texts)
         for path in paths:

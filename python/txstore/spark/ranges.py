@@ -18,7 +18,8 @@ from pyspark.sql.datasource import InputPartition
 from txstore import _native
 from txstore.errors import TxStoreError
 from txstore.spark.offsets import Queues
-from txstore.spark.options import STORE_COLUMN, ReadOptions
+from txstore.spark.options import ReadOptions
+from txstore.spark.schema import OF_SOURCE, with_source
 
 __all__ = ["LogRange", "plan", "read_range"]
 
@@ -74,7 +75,7 @@ def _task(partition: LogRange) -> str:
 
 
 def _batches(options: ReadOptions, schema: pa.Schema, partition: LogRange) -> Iterator[pa.RecordBatch]:
-    columns = [name for name in schema.names if name != STORE_COLUMN]
+    columns = [name for name in schema.names if name not in OF_SOURCE]
     scan = _native.Scan(
         partition.path,
         # Without any column there would be no rows, and size is the cheapest.
@@ -95,18 +96,9 @@ def _batches(options: ReadOptions, schema: pa.Schema, partition: LogRange) -> It
                 scan.raise_failure()
                 raise
             if batch.num_rows:
-                yield _with_store(batch, schema, partition.path)
+                yield with_source(batch, schema, partition.path, None)
     if scan.bad_records or scan.lost_bytes:
         _log.warning(
             "%s, %d to %d: skipped %d bad records (%d bytes), and %d bytes that retention removed",
             partition.path, partition.start, partition.end, scan.bad_records, scan.bad_bytes, scan.lost_bytes,
         )  # fmt: skip
-
-
-def _with_store(batch: pa.RecordBatch, schema: pa.Schema, path: str) -> pa.RecordBatch:
-    """Returns a batch in Spark's schema. The column `store` names the store."""
-    if STORE_COLUMN in schema.names:
-        store = pa.repeat(path, batch.num_rows)
-        columns = [store if name == STORE_COLUMN else batch.column(name) for name in schema.names]
-        batch = pa.RecordBatch.from_arrays(columns, names=schema.names)
-    return batch if batch.schema.equals(schema) else batch.cast(schema)

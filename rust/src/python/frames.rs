@@ -70,6 +70,12 @@ pub(super) struct Frame {
     batches: Vec<RecordBatch>,
 }
 
+impl Frame {
+    pub(super) fn of(batch: RecordBatch) -> Self {
+        Self { schema: batch.schema(), batches: vec![batch] }
+    }
+}
+
 #[pymethods]
 impl Frame {
     #[pyo3(signature = (requested_schema=None))]

@@ -24,6 +24,7 @@ mod memory;
 mod message;
 mod names;
 mod outbox;
+mod pulled;
 mod remoting;
 mod repair;
 mod retention;
@@ -75,6 +76,8 @@ mod _native {
     use super::names::{is_system_topic, validate_group, validate_topic};
     #[pymodule_export]
     use super::outbox::OutboxRow;
+    #[pymodule_export]
+    use super::pulled::PulledRecords;
     #[pymodule_export]
     use super::remoting::{FrameReader, RemotingCommand, batch_body, decode_records, encode_request, properties_text};
     #[pymodule_export]
