@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, cast
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 __all__ = ["DefaultSource"]
@@ -41,3 +46,11 @@ class DefaultSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Returns the reader for `spark.readStream`."""
         return self._source().streamReader(schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Returns the writer for `DataFrame.write`."""
+        return self._source().writer(schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        """Returns the writer for `DataFrame.writeStream`."""
+        return self._source().streamWriter(schema, overwrite)

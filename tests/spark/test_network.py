@@ -17,7 +17,7 @@ import txstore
 from tests.ports import free_port
 from tests.spark.conftest import per_trigger
 from tests.spark.stores import message
-from txstore.errors import BrokerRefusedError, BrokerUnreachableError, InvalidOptionError
+from txstore.errors import BrokerRefusedError, BrokerUnreachableError, InvalidOptionError, StoreCorruptError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -150,6 +150,46 @@ def test_stream_reads_each_row_once_and_continues(spark: SparkSession, tmp_path:
         assert streamed.written() == rows(
             by_files(spark, server, columns="topic,queue_id,queue_offset,physical_offset,body")
         )
+
+
+def stream_of(server: txstore.Server, **options: object) -> Any:
+    """What Spark's driver asks of a stream, without Spark."""
+    from txstore.spark.datasource import TxStoreDataSource
+
+    texts = {"brokers": names(server), "columns": "size"} | {name: str(value) for name, value in options.items()}
+    source = TxStoreDataSource(texts)
+    return source.streamReader(source.schema())
+
+
+def total(offset: dict[str, Any]) -> int:
+    return sum(at for brokers in offset["queues"].values() for queues in brokers.values() for at in queues.values())
+
+
+def test_stream_stores_the_offsets_of_its_group(tmp_path: Path) -> None:
+    with txstore.serve(tmp_path / "store", listen="127.0.0.1:0", name_server="127.0.0.1:0", **SETTINGS) as server:
+        for number in range(30):
+            server.broker.producer("producers").send(message(number))
+        stream = stream_of(server, subscribe="orders", groupId="lake")
+        end = stream.latestOffset(stream.initialOffset(), None)
+        assert total(end) == 15
+        stream.commit(end)
+        lags = [one for one in server.broker.lag("lake") if one.topic == "orders"]
+        assert len(lags) > 1
+        assert {one.lag for one in lags} == {0}
+        server.broker.producer("producers").send(message(0))
+        assert sum(one.lag for one in server.broker.lag("lake") if one.topic == "orders") == 1
+        stream.stop()
+
+
+def test_offset_of_files_or_of_other_brokers_is_refused(served: txstore.Server) -> None:
+    stream = stream_of(served, subscribe="orders")
+    with pytest.raises(InvalidOptionError, match=r"option checkpointLocation: .* is not an offset of queues"):
+        stream.latestOffset({"v": 2, "phy": 1024}, None)
+    begin = stream.initialOffset()
+    late = {"v": 4, "queues": {"orders": {"txstore": {"0": 1 << 40}}}}
+    with pytest.raises(StoreCorruptError, match="the checkpoint is one of other brokers, or they lost messages"):
+        stream.partitions(late, begin)
+    stream.stop()
 
 
 def test_stream_survives_a_server_that_restarts(spark: SparkSession, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from txstore._native import (
     TransactionRow,
     WaitingHalf,
 )
+from txstore.broker.batch_records import BatchRecords
 from txstore.broker.database_cleaning import CLEAN_SECONDS, DatabaseCleaning
 from txstore.broker.delay import DELAYS_EVERY_SECONDS, Delays
 from txstore.broker.deletion import Deletion
@@ -160,6 +161,7 @@ class EmbeddedBroker(ConsumerGroups, GroupTable, Lookups):
         ConsumerGroups.__init__(self, progress, groups.add, monotonic)
         GroupTable.__init__(self, groups, topics, self._notify_topics_changed, reads_only=store.read_only)
         Lookups.__init__(self, Queries(store, self.topics))
+        self._batch_records = BatchRecords(store, self.topics, self._queries.by_key)
         self._history = CheckHistory()
         time_limit = milliseconds(config.transaction_check_time_limit) / 1000
         pool = Pool(config.check_threads, time_limit, monotonic) if pool is None else pool
@@ -617,6 +619,8 @@ class EmbeddedBroker(ConsumerGroups, GroupTable, Lookups):
         house.add("snapshot", job(lambda broker: broker._store.snapshot()), seconds["snapshot_interval"])
         house.add("topics", job(lambda broker: broker._parts.write_tables()), _TOPICS_SECONDS)
         house.add("pending topics", job(lambda broker: broker._add_pending_topics()), _DAY_SECONDS)
+        records_every = seconds["transaction_check_interval"]
+        house.add("batch records", job(lambda broker: broker._batch_records.settle()), records_every)
         house.add("retention", job(lambda broker: broker._retention.round()), seconds["clean_resource_interval"])
         house.add("delays", job(lambda broker: broker._delays.deliver()), DELAYS_EVERY_SECONDS)
         house.start()

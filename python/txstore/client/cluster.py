@@ -134,13 +134,17 @@ class Cluster:
 
     # Brokers
 
-    def demand(self, queue: MessageQueue, code: RequestCode, fields: Mapping[str, str], what: str) -> RemotingCommand:
+    def demand(
+        self, queue: MessageQueue, code: RequestCode, fields: Mapping[str, str], what: str, body: bytes | None = None
+    ) -> RemotingCommand:
         """Sends a request about a queue and returns the response. `what` names the request in errors.
 
         Raises BrokerUnreachableError, BrokerTimeoutError, BrokerBusyError once `patience` is over, and what `refusal`
         returns for other responses than SUCCESS.
         """
-        return self._patient(lambda: self._demand_once(queue, code, fields, what), queue.topic)
+        answer = self._patient(lambda: self._ask_busy(queue, code, fields, body), queue.topic)
+        self._must_succeed(answer, what, f"broker {queue.broker}")
+        return answer
 
     def ask(self, queue: MessageQueue, code: RequestCode, fields: Mapping[str, str]) -> RemotingCommand:
         """Sends a request about a queue and returns the response, whatever its code. Raises as `demand` does."""
@@ -165,23 +169,20 @@ class Cluster:
             return None
         return None if isinstance(refusal(answer, "", ""), BrokerBusyError) else answer
 
-    def _demand_once(
-        self, queue: MessageQueue, code: RequestCode, fields: Mapping[str, str], what: str
+    def _ask_busy(
+        self, queue: MessageQueue, code: RequestCode, fields: Mapping[str, str], body: bytes | None = None
     ) -> RemotingCommand:
-        answer = self._ask_busy(queue, code, fields)
-        self._must_succeed(answer, what, f"broker {queue.broker}")
-        return answer
-
-    def _ask_busy(self, queue: MessageQueue, code: RequestCode, fields: Mapping[str, str]) -> RemotingCommand:
         if queue.broker not in self._brokers:
             self.route(queue.topic)
-        answer = self._ask_once(queue.broker, code, fields)
+        answer = self._ask_once(queue.broker, code, fields, body)
         busy = refusal(answer, f"a request about {queue}", f"broker {queue.broker}")
         if isinstance(busy, BrokerBusyError):
             raise busy
         return answer
 
-    def _ask_once(self, broker: str, code: RequestCode, fields: Mapping[str, str]) -> RemotingCommand:
+    def _ask_once(
+        self, broker: str, code: RequestCode, fields: Mapping[str, str], body: bytes | None = None
+    ) -> RemotingCommand:
         """Asks a broker at each of its addresses, until one answers. That one is asked first from then on."""
         addresses = self._brokers.get(broker)
         if not addresses:
@@ -190,7 +191,7 @@ class Cluster:
         failed: TxStoreError | None = None
         for address in list(addresses):
             try:
-                answer = self._call(address, code, self._fields(broker, fields))
+                answer = self._call(address, code, self._fields(broker, fields), body)
             except _AWAY as error:
                 failed = failed or error
                 continue
@@ -234,11 +235,13 @@ class Cluster:
     def _seconds(self) -> float:
         return self._config.seconds("request_timeout")
 
-    def _call(self, address: str, code: RequestCode, fields: Mapping[str, str]) -> RemotingCommand:
+    def _call(
+        self, address: str, code: RequestCode, fields: Mapping[str, str], body: bytes | None = None
+    ) -> RemotingCommand:
         channel = self._channels.get(address)
         if channel is None or not channel.is_open:
             channel = self._channels[address] = self._dialled(address)
-        return channel.call(code, fields, timeout=self._seconds)
+        return channel.call(code, fields, body, timeout=self._seconds)
 
     def _dialled(self, address: str) -> AheadChannel:
         config = self._config

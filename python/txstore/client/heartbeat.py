@@ -50,6 +50,19 @@ def heartbeat(client_id: str, producers: Iterable[ProducerMember], consumers: It
     return json.dumps(facts).encode()
 
 
+def reader_heartbeat(client_id: str, group: str, topics: Iterable[str]) -> bytes:
+    """Returns the body of a heartbeat of a reader that is a member of a group and chooses its queues by itself."""
+    consumers = _consumers(group, MessageModel.CLUSTERING, dict.fromkeys(topics))
+    facts = {
+        "clientID": client_id,
+        "producerDataSet": [],
+        "consumerDataSet": [consumers | {"consumeType": "CONSUME_ACTIVELY"}],
+        "heartbeatFingerprint": 0,
+        "withoutSub": False,
+    }
+    return json.dumps(facts).encode()
+
+
 def _consumers(group: str, model: MessageModel, topics: dict[str, Selector]) -> dict[str, Any]:
     return {
         "groupName": group,

@@ -22,9 +22,10 @@ from txstore.errors import InvalidOptionError
 from txstore.spark.options import ReadOptions, check_batch
 from txstore.spark.ranges import LogRange, plan, read_range
 from txstore.spark.schema import arrow_schema, spark_schema, warn_of_all_columns
+from txstore.spark.versions import SPARK_VERSION
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceStreamReader
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamReader, DataSourceStreamWriter
 
 __all__ = ["TxStoreDataSource", "TxStoreReader"]
 
@@ -60,6 +61,30 @@ class TxStoreDataSource(DataSource):
         from txstore.spark.stream import TxStoreStreamReader
 
         return TxStoreStreamReader(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Returns the writer for `DataFrame.write`."""
+        from txstore.spark.sink.options import WriteOptions, refuse_overwrite
+        from txstore.spark.sink.writer import MessageWriter
+
+        refuse_overwrite(overwrite)
+        return MessageWriter(WriteOptions.of(self.options, is_stream=False), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        """Returns the writer for `DataFrame.writeStream`."""
+        from txstore.spark.sink.options import WriteOptions, refuse_overwrite
+
+        try:
+            from txstore.spark.sink.stream_writer import MessageStreamWriter
+        except ImportError:
+            text = (
+                f"option format: Spark {SPARK_VERSION} cannot write a stream of Arrow batches; Spark 4.1 is the first"
+            )
+            hint = "hint: foreachBatch, which writes each batch with the options appId and batchId"
+            raise InvalidOptionError(f"{text}\n{hint}", option="format") from None
+
+        refuse_overwrite(overwrite)
+        return MessageStreamWriter(WriteOptions.of(self.options, is_stream=True), schema)
 
 
 class TxStoreReader(DataSourceReader):

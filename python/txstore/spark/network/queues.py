@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from txstore._native import RequestCode, ResponseCode, StoredMessage, decode_records
 from txstore.arrow import unknown_topic
 from txstore.client.cluster import Cluster, MessageQueue
-from txstore.client.options import ConnectConfig
+from txstore.client.heartbeat import reader_heartbeat
 from txstore.errors import BrokerTimeoutError, BrokerUnreachableError, InvalidOptionError, ProtocolError, TxStoreError
 from txstore.remoting.refusals import refusal
+from txstore.spark.connection import connect_config
 from txstore.spark.offsets import LATEST, Limit, QueueName, shown
 from txstore.spark.options import ReadOptions
 
@@ -41,7 +42,7 @@ Span = tuple[int, int]
 def cluster_of(options: ReadOptions, patience: float) -> Cluster:
     """Returns the brokers that the options name. Opens nothing. `patience` is in seconds."""
     assert options.brokers is not None
-    return Cluster(options.brokers, _config(options), patience)
+    return Cluster(options.brokers, connect_config(options.tls, options.access_key, options.secret_key), patience)
 
 
 def pull_fields(
@@ -69,18 +70,6 @@ def reached(options: ReadOptions, error: BrokerUnreachableError | BrokerTimeoutE
     usual = "start it, or correct the address; fetchTimeout is how long a running query waits for it"
     text = f"option brokers: {options.brokers!r}: {what}\nhint: {hint or usual}"
     return type(error)(text, address=error.address)
-
-
-def _config(options: ReadOptions) -> ConnectConfig:
-    given: dict[str, object] = {}
-    if options.tls is not None and options.tls.lower() != "false":
-        given["tls"] = True if options.tls.lower() == "true" else options.tls
-    if options.access_key is not None:
-        given |= {"access_key": options.access_key, "secret_key": options.secret_key}
-    try:
-        return ConnectConfig.from_options(given, ConnectConfig.from_environment())
-    except InvalidOptionError as error:
-        raise InvalidOptionError(str(error), option=error.option) from None
 
 
 class QueueReads:
@@ -184,6 +173,25 @@ class QueueReads:
             return self._resolved(limit, queue, span)
         end_ms = self._options.end_store_ms
         return span[1] if end_ms is None else self._since(queue, span, end_ms)
+
+    def join(self, queues: Sequence[MessageQueue], group: str, client_id: str) -> None:
+        """Registers a client as a member of a group at the brokers of some queues. Raises as `Cluster.demand` does."""
+        by_broker = {queue.broker: queue for queue in queues}
+        body = reader_heartbeat(client_id, group, sorted({queue.topic for queue in queues}))
+        for broker, queue in by_broker.items():
+            what = f"the heartbeat of group {group} at broker {broker}"
+            self._cluster.demand(queue, RequestCode.HEART_BEAT, {}, what, body)
+
+    def store_offset(self, queue: MessageQueue, group: str, queue_offset: int) -> None:
+        """Stores a group's offset at the broker. Raises what `Cluster.demand` does."""
+        fields = {
+            "consumerGroup": group,
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "commitOffset": str(queue_offset),
+        }
+        what = f"the offset of group {group} in {queue}"
+        self._cluster.demand(queue, RequestCode.UPDATE_CONSUMER_OFFSET, fields, what)
 
     def limits_of(self, queue: MessageQueue) -> Iterator[Limit]:
         """Yields the limits of a queue that options name, first where it begins."""

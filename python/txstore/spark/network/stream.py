@@ -12,6 +12,7 @@ Not here: pulling (`pull.py`), which queues there are (`queues.py`).
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -20,12 +21,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from txstore._native import unique_id
 from txstore.client.cluster import Cluster, MessageQueue
 from txstore.errors import (
     BrokerTimeoutError,
     BrokerUnreachableError,
     InvalidOptionError,
     StoreCorruptError,
+    TxStoreError,
 )
 from txstore.spark.network.partitions import NetworkPart, QueueRange, plan
 from txstore.spark.network.pull import read_part
@@ -41,6 +44,7 @@ _log = logging.getLogger("txstore.spark")
 
 _VERSION = 4
 _ROUTES_SECONDS = 1.0
+_HEARTBEAT_SECONDS = 20.0  # RocketMQ's broker forgets a member after two minutes without one.
 Offset = dict[str, Any]
 Offsets = dict[MessageQueue, int]
 
@@ -60,6 +64,10 @@ class NetworkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The ends when the query began, under Trigger.AvailableNow.
         self._targets: Offsets | None = None
         self._triggered: float | None = None
+        # The group's offsets, as far as this query has stored them.
+        self._stored: Offsets = {}
+        self._client_id = f"{socket.gethostname()}@{unique_id()[-16:]}"
+        self._member_until = float("-inf")
         self._warned: set[str] = set()
         self._batch: tuple[Offsets, Offsets] | None = None
 
@@ -84,6 +92,8 @@ class NetworkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Offset:
         """Returns where the next micro-batch ends. Spark 4.0 and 4.1 pass no arguments: it ends at the queues' ends."""
         ends = self._latest()
+        if self._options.group is not None:
+            self._be_member(self._options.group)
         if start is None:
             return _to_json(ends)
         begins = _from_json(start)
@@ -125,6 +135,33 @@ class NetworkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yields the batches of a part."""
         assert isinstance(partition, NetworkPart)
         return read_part(self._options, self._schema, partition)
+
+    def commit(self, end: Offset) -> None:
+        """Stores the group's offsets, if the options name a group. A failure is logged: the checkpoint has them."""
+        if self._options.group is None:
+            return
+        self._be_member(self._options.group)
+        for queue, queue_offset in _from_json(end).items():
+            if self._stored.get(queue) == queue_offset:
+                continue
+            try:
+                self._reads.store_offset(queue, self._options.group, queue_offset)
+            except TxStoreError as error:
+                self._warn(f"the offset of group {self._options.group} in {queue} could not be stored: {error}")
+            else:
+                self._stored[queue] = queue_offset
+
+    def _be_member(self, group: str) -> None:
+        """Sends a heartbeat to the brokers, unless they had one lately. The group exists then, and has this member."""
+        now = time.monotonic()
+        if now < self._member_until:
+            return
+        try:
+            self._reads.join(list(self._ends), group, self._client_id)
+        except TxStoreError as error:
+            self._warn(f"this query could not register in group {group}: {error}")
+        else:
+            self._member_until = now + _HEARTBEAT_SECONDS
 
     def stop(self) -> None:
         """Closes the connections."""

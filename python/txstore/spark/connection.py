@@ -1,0 +1,25 @@
+"""Connection: the options of a read or a write that say how brokers are reached.
+
+In:     texts.
+Out:    the options of a connection.
+Always: what is not given is taken from the environment, as the command line does it.
+"""
+
+from __future__ import annotations
+
+from txstore.client.options import ConnectConfig
+
+__all__ = ["connect_config"]
+
+
+def connect_config(tls: str | None, access_key: str | None, secret_key: str | None) -> ConnectConfig:
+    """Returns the options of a connection: the environment's, replaced by those that are given.
+
+    Raises InvalidOptionError.
+    """
+    given: dict[str, object] = {}
+    if tls is not None and tls.lower() != "false":
+        given["tls"] = True if tls.lower() == "true" else tls
+    if access_key is not None:
+        given |= {"access_key": access_key, "secret_key": secret_key}
+    return ConnectConfig.from_options(given, ConnectConfig.from_environment())
