@@ -64,7 +64,7 @@ def read(brokers: str, **more: str) -> int:
 
 def write(brokers: str, batch: int, messages: int) -> int:
     """Writes messages of 1 KiB as one task and publishes them. Returns how many."""
-    options = WriteOptions.of({"brokers": brokers}, is_stream=False)
+    options = WriteOptions.of({"brokers": brokers})
     bodies = pa.array([BODY] * BATCH, pa.binary())
     rows = pa.RecordBatch.from_arrays([pa.repeat("paid", BATCH), bodies], names=["topic", "body"])
     publish(options, "bench", batch, [written(options, "bench", batch, iter([rows] * (messages // BATCH)))])

@@ -63,8 +63,8 @@ def main(brokers: str, done: Path, batches: int, rows: int, point: str) -> None:
     from txstore.spark.sink import writer
 
     Killed.point = point
-    writer.Target = Killed  # type: ignore[misc]
-    options = WriteOptions.of({"brokers": brokers}, is_stream=False)
+    vars(writer)["Target"] = Killed
+    options = WriteOptions.of({"brokers": brokers})
     for batch in range(len(done.read_text()) if done.exists() else 0, batches):
         tasks = [
             written(options, APP, batch, iter([part])) for part in parts_of(range(batch * rows, (batch + 1) * rows))

@@ -78,9 +78,12 @@ def shown(spark: SparkSession, work: Path) -> int:
 def stream(store: Path, **options: object) -> TxStoreStreamReader:
     """The reader as Spark makes it, without a Java machine."""
     from txstore.spark.datasource import TxStoreDataSource
+    from txstore.spark.stream import TxStoreStreamReader
 
     source = TxStoreDataSource({"path": str(store), **{name: str(value) for name, value in options.items()}})
-    return source.streamReader(source.schema())
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, TxStoreStreamReader)
+    return reader
 
 
 def kept(offset: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import txstore
 from tests.ports import free_port
 from tests.spark.conftest import per_trigger
 from tests.spark.stores import message
+from tests.unit.test_failover import Pair
 from txstore.errors import BrokerRefusedError, BrokerUnreachableError, InvalidOptionError, StoreCorruptError
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def test_offset_of_files_or_of_other_brokers_is_refused(served: txstore.Server) 
 
 
 def test_stream_survives_a_server_that_restarts(spark: SparkSession, tmp_path: Path) -> None:
-    ports = {"listen": f"127.0.0.1:{free_port()}", "name_server": f"127.0.0.1:{free_port()}"}
+    ports: dict[str, Any] = {"listen": f"127.0.0.1:{free_port()}", "name_server": f"127.0.0.1:{free_port()}"}
     path = tmp_path / "orders.store"
     with txstore.serve(path, **ports, **SETTINGS) as server:
         for number in range(200):
@@ -208,7 +209,7 @@ def test_stream_survives_a_server_that_restarts(spark: SparkSession, tmp_path: P
 
 
 def test_tasks_wait_for_a_server_that_is_away(spark: SparkSession, tmp_path: Path) -> None:
-    ports = {"listen": f"127.0.0.1:{free_port()}", "name_server": f"127.0.0.1:{free_port()}"}
+    ports: dict[str, Any] = {"listen": f"127.0.0.1:{free_port()}", "name_server": f"127.0.0.1:{free_port()}"}
     path = tmp_path / "orders.store"
     with txstore.serve(path, **ports, **SETTINGS) as server:
         for number in range(200):
@@ -222,6 +223,30 @@ def test_tasks_wait_for_a_server_that_is_away(spark: SparkSession, tmp_path: Pat
     with txstore.serve(path, **ports, **SETTINGS):
         reading.join()
     assert found == [200]
+
+
+def test_tasks_continue_at_the_replica_of_a_source_that_is_gone(tmp_path: Path) -> None:
+    from txstore.spark.datasource import TxStoreDataSource
+
+    pair = Pair(tmp_path)
+    try:
+        assert pair.source is not None
+        for number in range(100):
+            pair.source.broker.producer("producers").send(message(number))
+        pair.caught_up()
+        texts = {"brokers": pair.addresses, "columns": "queue_offset,topic,queue_id", "minPartitions": "4"}
+        source = TxStoreDataSource(texts)
+        reader = source.reader(source.schema())
+        parts = reader.partitions()
+        # One task has pulled something when its broker is lost, the others begin later.
+        first = reader.read(parts[0])
+        found = [next(first)]
+        pair.lose_source()
+        found += [batch for stream in (first, *map(reader.read, parts[1:])) for batch in stream]
+        assert sum(batch.num_rows for batch in found) == 100
+        assert len({tuple(row.values()) for batch in found for row in batch.to_pylist()}) == 100
+    finally:
+        pair.close()
 
 
 @pytest.mark.parametrize(
@@ -263,7 +288,7 @@ def test_broker_that_is_away_is_named() -> None:
     assert "hint: start it, or check the address" in str(raised.value)
 
 
-def planned(options: dict[str, object]) -> Sequence[InputPartition]:
+def planned(options: Mapping[str, object]) -> Sequence[InputPartition]:
     """What Spark does on the driver before any task, without Spark."""
     from txstore.spark.datasource import TxStoreDataSource
 

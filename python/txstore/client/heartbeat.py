@@ -14,7 +14,7 @@ from txstore.interface import ConsumerMember, ProducerMember
 from txstore.message import MessageModel, retry_group, retry_topic
 from txstore.selector import Selector, Sql, expression, expression_type
 
-__all__ = ["heartbeat", "offset_group", "offset_name", "subscription"]
+__all__ = ["heartbeat", "offset_group", "offset_name", "reader_heartbeat", "subscription"]
 
 
 def offset_group(consumer: ConsumerMember) -> str:

@@ -11,7 +11,7 @@ Not here: reading a range (`ranges.py`), the offsets of streams (`stream.py`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -22,10 +22,13 @@ from txstore.errors import InvalidOptionError
 from txstore.spark.options import ReadOptions, check_batch
 from txstore.spark.ranges import LogRange, plan, read_range
 from txstore.spark.schema import arrow_schema, spark_schema, warn_of_all_columns
-from txstore.spark.versions import SPARK_VERSION
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamReader, DataSourceStreamWriter
+    from pyspark.sql.datasource import DataSourceArrowWriter
+
+    from txstore.spark.network.reader import NetworkReader
+    from txstore.spark.network.stream import NetworkStreamReader
+    from txstore.spark.stream import TxStoreStreamReader
 
 __all__ = ["TxStoreDataSource", "TxStoreReader"]
 
@@ -42,7 +45,7 @@ class TxStoreDataSource(DataSource):
         """Returns the columns that the options choose."""
         return spark_schema(ReadOptions.of(self.options))
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> TxStoreReader | NetworkReader:
         """Returns the reader for `spark.read`."""
         options = ReadOptions.of(self.options)
         if options.brokers is not None:
@@ -51,7 +54,9 @@ class TxStoreDataSource(DataSource):
             return NetworkReader(options, schema)
         return TxStoreReader(options, schema)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+    def streamReader(  # noqa: N802 - Spark's name
+        self, schema: StructType
+    ) -> TxStoreStreamReader | NetworkStreamReader:
         """Returns the reader for `spark.readStream`."""
         options = ReadOptions.of(self.options)
         if options.brokers is not None:
@@ -68,23 +73,15 @@ class TxStoreDataSource(DataSource):
         from txstore.spark.sink.writer import MessageWriter
 
         refuse_overwrite(overwrite)
-        return MessageWriter(WriteOptions.of(self.options, is_stream=False), schema)
+        return MessageWriter(WriteOptions.of(self.options), schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        """Returns the writer for `DataFrame.writeStream`."""
-        from txstore.spark.sink.options import WriteOptions, refuse_overwrite
-
-        try:
-            from txstore.spark.sink.stream_writer import MessageStreamWriter
-        except ImportError:
-            text = (
-                f"option format: Spark {SPARK_VERSION} cannot write a stream of Arrow batches; Spark 4.1 is the first"
-            )
-            hint = "hint: foreachBatch, which writes each batch with the options appId and batchId"
-            raise InvalidOptionError(f"{text}\n{hint}", option="format") from None
-
-        refuse_overwrite(overwrite)
-        return MessageStreamWriter(WriteOptions.of(self.options, is_stream=True), schema)
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802 - Spark's name
+        """Raises InvalidOptionError: a stream is written batch by batch."""
+        raise InvalidOptionError(
+            "option format: writeStream cannot write to txstore directly\n"
+            "hint: foreachBatch, which writes each micro-batch with the options appId and batchId, once",
+            option="format",
+        )
 
 
 class TxStoreReader(DataSourceReader):

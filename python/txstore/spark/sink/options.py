@@ -35,7 +35,7 @@ class WriteOptions:
     app: str | None
     """The name of the query; None in a write of a batch that has none."""
     batch: int | None
-    """The number of the batch, which a stream's batches get from Spark."""
+    """The number of the batch."""
     topic: str | None
     """The topic of rows without one."""
     tls: str | None = None
@@ -43,7 +43,7 @@ class WriteOptions:
     secret_key: str | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, options: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
+    def of(cls, options: Mapping[str, str]) -> WriteOptions:
         """Parses the options as Spark passes them: texts, with names in any case. Raises InvalidOptionError."""
         texts = {_known(name): text for name, text in options.items()}
         for key, other in (("accessKey", "secretKey"), ("secretKey", "accessKey")):
@@ -53,12 +53,7 @@ class WriteOptions:
         app, batch = texts.get("appId"), texts.get("batchId")
         if app is not None and not _APP.fullmatch(app):
             raise _invalid("appId", f"must be 1 to 128 letters, digits or _.%|-, got {app!r}")
-        if is_stream and app is None:
-            hint = "hint: a name of the query that stays the same when it is restarted, and is no other query's"
-            raise _invalid("appId", f"missing: a stream's batches are told apart by it\n{hint}")
-        if is_stream and batch is not None:
-            raise _invalid("batchId", "a stream gets its batches' numbers from Spark\nhint: omit it")
-        if not is_stream and (app is None) != (batch is None):
+        if (app is None) != (batch is None):
             missing = "appId" if app is None else "batchId"
             hint = "hint: both name a batch that may be written again; neither means that it is written once"
             raise _invalid(missing, f"missing\n{hint}")

@@ -9,6 +9,7 @@ Not here: which transactions a batch has (`record.py`), what Spark calls (`write
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -131,7 +132,7 @@ class Target:
         """
         for one in waiting:
             fields = end_fields(_Half(*one), SINK_GROUP, state)
-            self._patient(lambda session, one=one, fields=fields: _end(session, one, fields, state))
+            self._patient(functools.partial(_end, one=one, fields=fields, state=state))
 
     def record(self, app: str, batch: int, body: bytes) -> bytes:
         """Stores the record of a batch, unless there is one, and returns the one that there is. It is durable then."""
