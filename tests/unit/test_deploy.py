@@ -297,3 +297,46 @@ def test_every_metric_of_the_dashboard_is_exported_with_its_labels(broker: Embed
             assert names <= seen.labels_of(metric), text
     # The dashboard shows every exported metric.
     assert {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in asked} == set(seen.kinds)
+
+
+# Kubernetes -----------------------------------------------------------------------------------------------------------
+
+
+def manifests() -> dict[str, dict[str, Any]]:
+    """The manifests by kind."""
+    yaml = pytest.importorskip("yaml")
+    return {one["kind"]: one for one in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())}
+
+
+def test_manifests_are_valid_by_kubernetes_own_schema() -> None:
+    validator = pytest.importorskip("kubernetes_validate")
+    for manifest in manifests().values():
+        validator.validate(manifest, validator.latest_version(), strict=True)
+    manifest = manifests()["StatefulSet"]
+    manifest["spec"]["replica"] = 1
+    with pytest.raises(validator.ValidationError, match="replica"):
+        validator.validate(manifest, validator.latest_version(), strict=True)
+
+
+def test_manifest_serves_with_durable_defaults_and_its_probes_answer(tmp_path: Path) -> None:
+    """Runs the container's command as the manifest has it, in another directory and at free ports."""
+    (container,) = manifests()["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {port["name"]: port["port"] for port in manifests()["Service"]["spec"]["ports"]}
+    command = [part.replace("/data/", f"{tmp_path}/") for part in [*container["command"], *container["args"]]]
+    asked = {int(found[1]) for part in command if (found := re.search(r"=0\.0\.0\.0:(\d+)$", part))}
+    assert asked == set(ports.values())
+    command = [re.sub(r"=0\.0\.0\.0:\d+$", "=127.0.0.1:0", part) for part in command]
+    assert "--set=flush_disk_type=SYNC_FLUSH" in command
+    with running([*TXSTORE, *command[1:]]) as process:
+        addresses = addresses_of(process)
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            asks = container[probe]["httpGet"]
+            assert asks["port"] in ports
+            with urllib.request.urlopen(f"http://{addresses[asks['port']]}{asks['path']}", timeout=20) as answer:
+                assert answer.status == 200
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert "/data" in mounted

@@ -35,7 +35,7 @@ from tests.remoting_requests import (
 from tests.unit.conftest import OpenStore
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, LocalTransactionState, Message, Server, ServerConfig, TransactionListener
-from txstore.server import metrics
+from txstore.metrics import families
 
 parser = pytest.importorskip("prometheus_client.parser")
 
@@ -248,14 +248,14 @@ def test_pending_transactions_are_counted_after_a_restart(open_store: OpenStore,
 
 
 def test_names_that_clients_invent_are_bounded(server: Server, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "_ROWS_MAX", 3)
+    monkeypatch.setattr(families, "_ROWS_MAX", 3)
     for number in range(5):
         for _ in range(1 + (number == 2)):
             wire.call(SEND_V2, half(group=f"g{number}", unique_id=f"ID{number}{_}"), b"tx")
     pending = Seen(server).all("txstore_pending_transactions")
     assert len(pending) == 3
     assert pending[labels(producer_group="g2")] == 2
-    assert pending[labels(producer_group=metrics.OTHER)] == 3
+    assert pending[labels(producer_group=families.OTHER)] == 3
     assert sum(pending.values()) == 6
 
 

@@ -1,4 +1,4 @@
-"""OpenTelemetry: the spans of messages and transactions, in the trace of the request that caused them.
+"""OpenTelemetry: the spans of messages and transactions, in the trace of the request that caused them; metrics.
 
 In:     a broker, of any kind.
 Out:    spans by the semantic conventions for messaging; the context of a trace in each message's properties.
@@ -6,6 +6,7 @@ Always: nothing of txstore imports this, unless a server has the option `otel`. 
 """
 
 from txstore.otel.instrument import instrument
+from txstore.otel.metrics import observe
 from txstore.otel.spans import process
 
-__all__ = ["instrument", "process"]
+__all__ = ["instrument", "observe", "process"]

@@ -6,14 +6,26 @@ Always: RocketMQ 5's names and labels if it has the metric. The number of label 
         up as one, so that names invented by clients cannot exhaust memory.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-from txstore._native import DEAD_LETTER_PREFIX, RETRY_PREFIX, SYSTEM_GROUP_PREFIX, RemotingServer, is_system_topic
+from txstore._native import SYSTEM_GROUP_PREFIX, RemotingServer, is_system_topic
 from txstore.broker import EmbeddedBroker
-from txstore.errors import DiskFullError, StorePoisonedError, TxStoreError
+from txstore.errors import TxStoreError
+from txstore.metrics.families import (
+    Bucket,
+    Family,
+    common_labels,
+    ended,
+    flag,
+    outbox_families,
+    pending,
+    read,
+    stored,
+    sums,
+)
+from txstore.metrics.prometheus import exported
 from txstore.server.clients import Clients
-from txstore.server.outbox_metrics import outbox_families
 from txstore.server.replica_metrics import replica_families
 from txstore.server.replicas import Nodes
 
@@ -21,10 +33,6 @@ __all__ = ["MeasuredServer", "exporter"]
 
 Rows = Iterable[tuple[Sequence[str], float]]
 
-OTHER = "(other)"
-"""The label value for the rest beyond the bound. It is not a valid name of a topic or group."""
-_ROWS_MAX = 10_000
-_TOPIC = ("topic",)
 _FIRST_VERSION = 313  # RocketMQ's number of 4.5.0. Each later release takes two numbers: a snapshot, then the release.
 
 # The engine's name → (the exported name, its description).
@@ -58,16 +66,6 @@ _GAUGES = {
     ),
     "pulls_held": ("txstore_pulls_held", "Pulls that wait for messages."),
     "requests_waiting": ("txstore_requests_waiting", "Requests that wait for a thread."),
-}
-_FAILURES = ((DiskFullError, "disk_full"), (StorePoisonedError, "poisoned"))
-_REASONS = ("disk_full", "poisoned", "other")
-_ENDS = "committed rolled_back discarded repeated contrary late wrong_group not_found failed unknown".split()
-_CHECKS = {
-    "sent": "checks_sent",
-    "commit": "checks_committed",
-    "rollback": "checks_rolled_back",
-    "unknown": "checks_unknown",
-    "no_answer": "checks_unanswered",
 }
 
 
@@ -105,8 +103,7 @@ class _Collector:
 
         self._families = core
         self._server = server
-        config = server.broker.config
-        self._common = {"cluster": config.cluster_name, "node_type": "broker", "node_id": config.broker_name}
+        self._common = common_labels(server.broker)
 
     def collect(self) -> Iterator[Any]:
         counters = self._server.counters()
@@ -117,18 +114,22 @@ class _Collector:
         yield from self._connected()
         yield from self._sent()
         yield from self._handed_out()
-        yield from self._ended(counters)
-        yield from self._pending()
-        yield from self._stored()
+        broker = self._server.broker
+        for family in (
+            *ended(broker, counters),
+            *pending(broker),
+            *stored(broker, self._server.failure()),
+            *outbox_families(broker.outboxes),
+        ):
+            yield exported(self._families, family, self._common)
         yield from replica_families(self._families, self._server.nodes.status(), self._common)
-        yield from outbox_families(self._families, self._server.broker.outboxes, self._common)
 
     # Messages and connections
 
     def _sent(self) -> Iterator[Any]:
         labels = ("topic", "message_type", "is_system")
         rows = [
-            ((topic, kind, _flag(is_system_topic(topic))), messages, size, buckets)
+            ((topic, kind, flag(is_system_topic(topic))), messages, size, buckets)
             for topic, kind, messages, size, buckets in self._server.native.sent()
         ]
         text = "Messages that clients sent; half messages under their own topic, as message_type transaction."
@@ -142,7 +143,7 @@ class _Collector:
     def _handed_out(self) -> Iterator[Any]:
         labels = ("topic", "consumer_group", "is_retry", "is_system")
         rows = [
-            (_read(topic, group), messages, size) for topic, group, messages, size in self._server.native.handed_out()
+            (read(topic, group), messages, size) for topic, group, messages, size in self._server.native.handed_out()
         ]
         text = "Messages handed to consumers."
         yield self._counter("rocketmq_messages_out", text, [(key, messages) for key, messages, _ in rows], labels)
@@ -151,118 +152,32 @@ class _Collector:
 
     def _connected(self) -> Iterator[Any]:
         producers, consumers = self._server.clients.connected()
-        rows = _sums(((*_client(language, version), "remoting"), 1) for language, version in producers)
+        rows = sums(((*_client(language, version), "remoting"), 1) for language, version in producers)
         labels: tuple[str, ...] = ("language", "version", "protocol_type")
         yield self._gauge("rocketmq_producer_connections", "Producer groups by connection.", rows, labels)
-        rows = _sums(
-            ((group, *_client(language, version), mode, "remoting", _flag(group.startswith(SYSTEM_GROUP_PREFIX))), 1)
+        rows = sums(
+            ((group, *_client(language, version), mode, "remoting", flag(group.startswith(SYSTEM_GROUP_PREFIX))), 1)
             for group, language, version, mode in consumers
         )
         labels = ("consumer_group", "language", "version", "consume_mode", "protocol_type", "is_system")
         yield self._gauge("rocketmq_consumer_connections", "Consumers that are connected.", rows, labels)
 
-    # Transactions
-
-    def _ended(self, counters: Mapping[str, int]) -> Iterator[Any]:
-        topics = self._server.broker.store.transaction_counts()[1]
-        text = "Transactions that were committed."
-        yield self._counter("rocketmq_commit_messages", text, [((one.topic,), one.committed) for one in topics], _TOPIC)
-        text = "Transactions that were rolled back."
-        rows = [((one.topic,), one.rolled_back) for one in topics]
-        yield self._counter("rocketmq_rollback_messages", text, rows, _TOPIC)
-        text = "Seconds from storing a half message to its commit."
-        times = [
-            (
-                (one.topic,),
-                [(None if bound is None else bound // 1000, count) for bound, count in one.latency],
-                one.latency_ms / 1000,
-            )
-            for one in topics
-        ]
-        yield self._histogram("rocketmq_finish_message_latency", text, times, _TOPIC)
-        text = "Transactions that were discarded."
-        rows = [((one.topic,), one.discarded) for one in topics]
-        yield self._counter("txstore_discarded_messages", text, rows, _TOPIC)
-        text = "Ends of transactions, by result."
-        ends = [((end,), counters[f"ends_{end}"]) for end in _ENDS]
-        yield self._counter("txstore_transaction_ends", text, ends, ("result",))
-        text = "Checks of transactions, sent and by result."
-        checks = [((result,), counters[name]) for result, name in _CHECKS.items()]
-        yield self._counter("txstore_transaction_checks", text, checks, ("result",))
-
-    def _pending(self) -> Iterator[Any]:
-        pending = self._server.broker.store.pending()
-        rows = _sums(((topic,), count) for topic, _, count, _ in pending)
-        yield self._gauge("rocketmq_half_messages", "Pending transactions.", rows, _TOPIC)
-        rows = _sums(((group,), count) for _, group, count, _ in pending)
-        text = "Pending transactions, by producer group."
-        yield self._gauge("txstore_pending_transactions", text, rows, ("producer_group",))
-        oldest = max((age_ms for _, _, _, age_ms in pending), default=0)
-        text = "Age of the oldest pending transaction; 0 if none is pending."
-        yield self._gauge("txstore_oldest_pending_seconds", text, [((), max(0, oldest) / 1000)])
-
-    # The store
-
-    def _stored(self) -> Iterator[Any]:
-        failure = self._server.failure()
-        found = next((reason for kind, reason in _FAILURES if isinstance(failure, kind)), "other")
-        reasons = [((reason,), int(failure is not None and reason == found)) for reason in _REASONS]
-        text = "1 if the store accepts no messages, for this reason."
-        yield self._gauge("txstore_store_unavailable", text, reasons, ("reason",))
-        broker = self._server.broker
-        stat = broker.stat()
-        size = stat.max_physical_offset - stat.min_physical_offset
-        labels: tuple[str, ...] = ("storage_type", "storage_medium")
-        yield self._gauge("rocketmq_storage_size", "Bytes of the commit log.", [(("local", "disk"), size)], labels)
-        lag = broker.lag_by_group().items()
-        rows = _sums((_read(row.topic, group), row.lag) for group, of_group in lag for row in of_group)
-        labels = ("topic", "consumer_group", "is_retry", "is_system")
-        text = "Messages that a group has not acknowledged."
-        yield self._gauge("rocketmq_consumer_lag_messages", text, rows, labels)
-
     # Families
 
     def _counter(self, name: str, text: str, rows: Rows, labels: Sequence[str] = ()) -> Any:
-        return self._filled(self._families.CounterMetricFamily, name, text, rows, labels)
+        return exported(self._families, Family("counter", name, text, labels, rows), self._common)
 
     def _gauge(self, name: str, text: str, rows: Rows, labels: Sequence[str] = ()) -> Any:
-        return self._filled(self._families.GaugeMetricFamily, name, text, rows, labels)
-
-    def _filled(self, kind: Any, name: str, text: str, rows: Rows, labels: Sequence[str]) -> Any:
-        family = kind(name, text, labels=[*self._common, *labels])
-        for key, value in rows:
-            family.add_metric([*self._common.values(), *key], value)
-        return family
+        return exported(self._families, Family("gauge", name, text, labels, rows), self._common)
 
     def _histogram(
         self,
         name: str,
         text: str,
-        rows: Iterable[tuple[Sequence[str], Sequence[tuple[int | None, int]], float]],
+        rows: Iterable[tuple[Sequence[str], Sequence[Bucket], float]],
         labels: Sequence[str],
     ) -> Any:
-        """Returns a histogram. `rows`: labels, buckets, sum. A bucket is (upper bound, count), not cumulative.
-
-        The bound None means infinity.
-        """
-        family = self._families.HistogramMetricFamily(name, text, labels=[*self._common, *labels])
-        for key, buckets, total in rows:
-            count, added = 0, []
-            for bound, more in buckets:
-                count += more
-                added.append(("+Inf" if bound is None else f"{float(bound)}", count))
-            family.add_metric([*self._common.values(), *key], added, total)
-        return family
-
-
-def _read(topic: str, group: str) -> tuple[str, ...]:
-    """Returns the label values for a group's reads: topic, group, is_retry, is_system."""
-    system = is_system_topic(topic) or group.startswith(SYSTEM_GROUP_PREFIX)
-    return topic, group, _flag(topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))), _flag(system)
-
-
-def _flag(value: bool) -> str:
-    return "true" if value else "false"
+        return exported(self._families, Family("histogram", name, text, labels, histograms=rows), self._common)
 
 
 def _client(language: str, version: int) -> tuple[str, str]:
@@ -273,15 +188,3 @@ def _client(language: str, version: int) -> tuple[str, str]:
     return language.lower(), f"v{digits // 100}_{digits // 10 % 10}_{digits % 10}" + (
         "" if version % 2 else "_snapshot"
     )
-
-
-def _sums(rows: Iterable[tuple[tuple[str, ...], int]]) -> list[tuple[tuple[str, ...], int]]:
-    """Sums the rows of each label set. Beyond 10,000 label sets, returns the largest ones and the rest as one."""
-    found: dict[tuple[str, ...], int] = {}
-    for key, value in rows:
-        found[key] = found.get(key, 0) + value
-    if len(found) <= _ROWS_MAX:
-        return list(found.items())
-    largest = sorted(found.items(), key=lambda row: row[1], reverse=True)
-    kept, rest = largest[: _ROWS_MAX - 1], largest[_ROWS_MAX - 1 :]
-    return [*kept, ((OTHER,) * len(rest[0][0]), sum(value for _, value in rest))]

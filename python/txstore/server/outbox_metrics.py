@@ -5,16 +5,14 @@ Out:    metric families.
 Always: a database that cannot be read has no sample, and a line in the log; all others have theirs.
 """
 
-import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from txstore.producer.local_transaction import error_text
-from txstore.producer.outbox import Outboxes, Waiting
+from txstore.metrics.families import outbox_families
+from txstore.metrics.prometheus import exported
+from txstore.producer.outbox import Outboxes
 
-__all__ = ["outbox_exporter", "outbox_families"]
-
-_log = logging.getLogger("txstore.database.outbox")
+__all__ = ["outbox_exporter"]
 
 
 def outbox_exporter(outboxes: Outboxes) -> Callable[[], bytes] | None:
@@ -38,28 +36,5 @@ class _Collector:
         self._outboxes = outboxes
 
     def collect(self) -> Iterator[Any]:
-        return outbox_families(self._families, self._outboxes, {})
-
-
-def outbox_families(families: Any, outboxes: Outboxes, common: Mapping[str, str]) -> Iterator[Any]:
-    """Yields the metric families of outboxes, with the labels that all metrics have in common; none without outboxes.
-
-    `families` is `prometheus_client.core`.
-    """
-    found: list[tuple[str, Waiting]] = []
-    for forwarder in outboxes.forwarders():
-        try:
-            found.append((forwarder.name, forwarder.status()))
-        except Exception as error:
-            _log.warning("the rows of %s could not be counted: %s", forwarder.name, error_text(error))
-    if not found:
-        return
-    labels = [*common, "database"]
-    rows = families.GaugeMetricFamily("txstore_outbox_rows", "Messages that wait in a database.", labels=labels)
-    text = "Age of the oldest message that waits in a database; 0 if none waits."
-    oldest = families.GaugeMetricFamily("txstore_outbox_oldest_seconds", text, labels=labels)
-    for name, waiting in found:
-        rows.add_metric([*common.values(), name], waiting.rows)
-        oldest.add_metric([*common.values(), name], waiting.oldest_seconds)
-    yield rows
-    yield oldest
+        for family in outbox_families(self._outboxes):
+            yield exported(self._families, family, {})
