@@ -114,17 +114,48 @@ def test_top_shows_rates_lag_and_pending_transactions(writer: EmbeddedBroker) ->
         writer.consumer("shipping", "orders") as consumer,
     ):
         screen = terminal.wait_for("orders.store", " B/s ", "pending longest", "order-service")
-        assert re.search(r"^log [0-9.]+ KiB, .+ B/s    1 pending, the oldest for \w+$", screen, re.MULTILINE)
-        assert re.search(r"^orders +40 +0\.0$", terminal.wait_for("0.0"), re.MULTILINE)
+        head = r"^log [0-9.]+ KiB, .+ B/s [▁▂▃▄▅▆▇█]+    1 pending, the oldest for \w+ [▁▂▃▄▅▆▇█]+$"
+        assert re.search(head, screen, re.MULTILINE)
+        assert re.search(r"^orders +40 +0\.0 +▁+$", terminal.wait_for("0.0"), re.MULTILINE)
+        assert "╭─ pending longest ─" in screen
         assert len(consumer.poll(32)) == 32
         consumer.acknowledge()
         terminal.wait_until(lambda screen: re.search(r"^shipping +orders +8 ", screen, re.MULTILINE) is not None)
         send(writer, 10)
         terminal.wait_until(lambda screen: re.search(r"^orders +50 +[1-9]", screen, re.MULTILINE) is not None)
         terminal.wait_until(lambda screen: re.search(r"^shipping +orders +18 ", screen, re.MULTILINE) is not None)
+        rate = r"^orders +50 .* ▁*[▂▃▄▅▆▇█]"  # What was sent is seen in the line of its topic.
+        terminal.wait_until(lambda screen: re.search(rate, screen, re.MULTILINE) is not None)
+        row = next(number for number, line in enumerate(terminal.screen.display) if line.startswith("shipping"))
+        assert colour_of(terminal, row, "18") == "brown"
         terminal.press(CTRL_C)
         assert terminal.end() == 130
         assert "Traceback" not in terminal.text
+
+
+def colour_of(terminal: Terminal, row: int, text: str) -> str:
+    """The colour of a text in a row of the screen. A terminal's yellow is called brown."""
+    return str(terminal.screen.buffer[row][terminal.screen.display[row].index(text)].fg)
+
+
+@pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}])
+def test_lag_and_age_are_coloured_by_how_bad_they_are(writer: EmbeddedBroker, environment: dict[str, str]) -> None:
+    send(writer, 1)
+    writer.create_group("slow")
+    writer.set_consumer_offset("orders", "slow", 0, 0)
+    writer.set_consumer_offset("orders", "slow", 1, 0)
+    writer.write_offsets()
+    begun(writer, "an order that is pending")
+    with Terminal([*TXSTORE, "group", "list", writer.path], environment) as terminal:
+        assert terminal.end() == 0
+        row = next(number for number, line in enumerate(terminal.screen.display) if line.startswith("slow"))
+        assert colour_of(terminal, row, "1") == ("default" if environment else "brown")
+    with Terminal([*TXSTORE, "tx", "list", writer.path], environment) as terminal:
+        assert terminal.end() == 0
+        assert "order-service" in terminal.text
+        assert all(cell.fg == "default" for cell in terminal.screen.buffer[1].values()), (
+            "it waits for less than a minute"
+        )
 
 
 def test_error_is_red_and_says_what_to_do(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from typer.main import get_command
 from txstore import __version__, errors
 from txstore.cli.examples import add_examples
 from txstore.cli.exit_codes import exit_code
+from txstore.cli.flags import flags_of, in_flags
 from txstore.cli.output import paint
 
 __all__ = ["run"]
@@ -77,7 +78,10 @@ class _Commands(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 0
         except (errors.TxStoreError, OSError) as error:
-            typer.echo(f"txstore: {paint('error', 'red', sys.stderr)}: {error}", err=True)
+            text = str(error)
+            if isinstance(error, errors.InvalidOptionError) and ctx.invoked_subcommand in _NOUNS:
+                text = in_flags(text, flags_of(self.get_command(ctx, ctx.invoked_subcommand)))
+            typer.echo(f"txstore: {paint('error', 'red', sys.stderr)}: {text}", err=True)
             code = exit_code(error)
         except KeyboardInterrupt:
             typer.echo("txstore: interrupted", err=True)

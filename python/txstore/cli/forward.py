@@ -63,7 +63,7 @@ def forward(
     Takes over those that the program that wrote them does not send: because it has ended, or is stopped.
     """
     log_to_stderr(log)
-    with errors_logged(log), ExitStack() as opened:
+    with errors_logged(log, app), ExitStack() as opened:
         stopped = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stopped.set())

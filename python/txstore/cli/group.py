@@ -18,7 +18,7 @@ from txstore import ConsumeFromWhere, GroupDescription, QueueLag, errors
 from txstore.cli.agreement import Yes, agreed, is_asked
 from txstore.cli.arguments import AsJson, GroupName, StoreTarget, TopicName, moment, noun
 from txstore.cli.exit_codes import EXIT_FINDING, EXIT_OK
-from txstore.cli.output import print_facts, print_json, print_table
+from txstore.cli.output import lag_cell, print_facts, print_json, print_table
 from txstore.cli.target import reading, writing
 
 __all__ = ["app"]
@@ -40,7 +40,7 @@ def list_groups(path: StoreTarget, as_json: AsJson = False) -> None:
         print_json(rows)
     elif rows:
         names = ["group", "topics", "lag", "dead_letters", "consumers"]
-        print_table(names, [[*list(row.values())[:4], _consumers(one)] for row, one in zip(rows, found, strict=True)])
+        print_table(names, [[*_cells(row)[:4], _consumers(one)] for row, one in zip(rows, found, strict=True)])
     else:
         print("there are no consumer groups")
 
@@ -48,6 +48,10 @@ def list_groups(path: StoreTarget, as_json: AsJson = False) -> None:
 def _consumers(group: GroupDescription) -> int | str:
     """Returns the number of a group's consumers, and their protocol if it is gRPC."""
     return f"{group.members} by grpc" if group.protocol == "grpc" else group.members
+
+
+def _cells(row: dict[str, Any]) -> list[Any]:
+    return [lag_cell(value) if name == "lag" else value for name, value in row.items()]
 
 
 def lag_facts(row: QueueLag) -> dict[str, Any]:
@@ -90,7 +94,7 @@ def describe(path: StoreTarget, group: GroupName, as_json: AsJson = False) -> No
     print_facts(facts)
     print()
     names = ["group", "topic", "queue", "offset", "end", "lag", "in_flight", "to_redeliver"]
-    print_table(names, [list(queue.values()) for queue in queues])
+    print_table(names, [_cells(queue) for queue in queues])
 
 
 @app.command()

@@ -22,10 +22,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
+from typer.main import get_command
 
 from txstore import errors
 from txstore._native import log_panics_as_json
 from txstore.cli.exit_codes import exit_code
+from txstore.cli.flags import flags_of, in_flags
 from txstore.cli.output import printable
 
 __all__ = ["errors_logged", "log_to_stderr", "usage_errors_logged"]
@@ -53,14 +55,17 @@ def log_to_stderr(form: str) -> None:
 
 
 @contextmanager
-def errors_logged(form: str) -> Iterator[None]:
-    """With JSON, logs the error that ends the command as a line, too. The exit code is the same."""
+def errors_logged(form: str, app: typer.Typer) -> Iterator[None]:
+    """With JSON, logs the error that ends the command of `app` as a line, too. The exit code is the same."""
     try:
         yield
     except (errors.TxStoreError, OSError) as error:
         if form != "json":
             raise
-        _log.critical("%s", error, extra={"error": type(error).__name__})
+        text = str(error)
+        if isinstance(error, errors.InvalidOptionError):
+            text = in_flags(text, flags_of(get_command(app)))
+        _log.critical("%s", text, extra={"error": type(error).__name__})
         raise typer.Exit(exit_code(error)) from None
 
 

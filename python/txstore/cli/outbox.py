@@ -18,7 +18,7 @@ import typer
 
 from txstore.cli.arguments import AsJson, Limit, noun
 from txstore.cli.exit_codes import EXIT_FINDING
-from txstore.cli.output import age, print_facts, print_json, print_table
+from txstore.cli.output import LateCell, age_cell, print_facts, print_json, print_table
 from txstore.cli.target import joined, log_of, reading
 from txstore.database import Database
 from txstore.database.outbox import WaitingRow, messages_in_log
@@ -150,8 +150,8 @@ def _changed(row: WaitingRow, what: str, as_json: bool) -> None:
         print(f"message {row.message_id} {what}")
 
 
-def _age(row: WaitingRow, now: datetime) -> str | None:
-    return None if row.born_timestamp is None else age(int((now - row.born_timestamp).total_seconds() * 1000))
+def _age(row: WaitingRow, now: datetime) -> LateCell | None:
+    return None if row.born_timestamp is None else age_cell(int((now - row.born_timestamp).total_seconds() * 1000))
 
 
 def _first_line(text: str | None) -> str | None:

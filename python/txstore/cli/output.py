@@ -14,12 +14,18 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TextIO
 
 __all__ = [
+    "LateCell",
     "age",
+    "age_cell",
+    "age_colour",
     "is_coloured",
+    "lag_cell",
+    "lag_colour",
     "paint",
     "paint_state",
     "print_facts",
@@ -32,7 +38,44 @@ __all__ = [
 
 Value = object
 _COLOURS = {"bold": 1, "faint": 2, "red": 31, "green": 32, "yellow": 33, "magenta": 35, "cyan": 36}
+# From here on a number is yellow, or red. The alerts of docs/deploy/alerts.yml have the same red limits.
+_AGE_MS = (60_000, 600_000)
+_LAG = (1, 10_000)
 _STATES = {"pending": "yellow", "committed": "green", "rolled_back": "magenta", "discarded": "red"}
+
+
+@dataclass(frozen=True, slots=True)
+class LateCell:
+    """A cell of a table that is coloured by how late or how far off something is."""
+
+    value: int | str
+    colour: str | None
+
+
+def age_colour(milliseconds: int | None) -> str | None:
+    """Returns the colour of how long something waits: none below a minute, red from ten minutes on."""
+    return _level(milliseconds, _AGE_MS)
+
+
+def lag_colour(messages: int | None) -> str | None:
+    """Returns the colour of a group's lag in messages: none without any, red from 10,000 on."""
+    return _level(messages, _LAG)
+
+
+def age_cell(milliseconds: int | None) -> LateCell | None:
+    """Returns a time span as a cell that is coloured by its length."""
+    text = age(milliseconds)
+    return None if text is None else LateCell(text, age_colour(milliseconds))
+
+
+def lag_cell(messages: int) -> LateCell:
+    """Returns a lag as a cell that is coloured by its size."""
+    return LateCell(messages, lag_colour(messages))
+
+
+def _level(value: int | None, limits: tuple[int, int]) -> str | None:
+    warning, bad = limits
+    return None if value is None or value < warning else "yellow" if value < bad else "red"
 
 
 def is_coloured(stream: TextIO) -> bool:
@@ -72,7 +115,9 @@ def print_facts(facts: Mapping[str, Value]) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Value]]) -> None:
     """Prints a table. Numbers are aligned right and printed without separators, as most are offsets."""
-    kept = list(rows)
+    given = list(rows)
+    kept = [[cell.value if isinstance(cell, LateCell) else cell for cell in row] for row in given]
+    colours = [[cell.colour if isinstance(cell, LateCell) else None for cell in row] for row in given]
     table = [[str(value) if isinstance(value, int) else _text(value) for value in row] for row in kept]
     numeric = [bool(kept) and all(isinstance(row[i], int) for row in kept) for i in range(len(columns))]
     widths = [max(len(name), *(len(row[i]) for row in table), 0) for i, name in enumerate(columns)]
@@ -84,7 +129,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Value]]) -> None
         if number == 0:
             print(paint("  ".join(cells).rstrip(), "bold"))
         else:
-            print("  ".join(map(_painted, cells)).rstrip())
+            painted = (
+                _painted(cell) if colour is None else paint(cell, colour)
+                for cell, colour in zip(cells, colours[number - 1], strict=True)
+            )
+            print("  ".join(painted).rstrip())
 
 
 def _painted(cell: str) -> str:

@@ -18,7 +18,7 @@ import typer
 
 from txstore.cli.arguments import AsJson, noun
 from txstore.cli.exit_codes import EXIT_FINDING, EXIT_OK
-from txstore.cli.output import print_facts, print_json, print_table
+from txstore.cli.output import LateCell, age_colour, print_facts, print_json, print_table
 from txstore.cli.target import log_of
 from txstore.client.dial import STORE
 from txstore.client.options import ConnectConfig
@@ -198,7 +198,7 @@ def _print(found: ReplicationStatus) -> None:
                 "connected" if one.connected else f"silent for {_seconds(one.silent):g} s",
                 f"{one.copied_end}",
                 f"{one.lag_bytes:,}",
-                f"{_seconds(one.lag):g}",
+                LateCell(f"{_seconds(one.lag):g}", age_colour(round(one.lag.total_seconds() * 1000))),
             ]
             for one in found.replicas
         ]

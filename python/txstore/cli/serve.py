@@ -162,7 +162,7 @@ def serve(
     form = log or os.environ.get(f"{VARIABLES}LOG", "text")
     log_to_stderr(form)
     freed_memory = FreedMemory()
-    with errors_logged(form):
+    with errors_logged(form, app):
         chosen = read_configuration(config, os.environ, given, settings or [])
         _serve(path, chosen, freed_memory)
 

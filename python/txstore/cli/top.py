@@ -3,8 +3,9 @@
 ::
 
     orders.store
-    log 1.2 GiB, 3.4 MiB/s    3 pending, the oldest for 12s
-    topic   messages   per s │ group   topic   lag   per s
+    log 1.2 GiB, 3.4 MiB/s ▁▂▅▇    3 pending, the oldest for 12s ▁▁▃
+    topic   messages   per s   lately │ group   topic   lag   lately   per s
+    ╭ pending longest ─────────────────────────────────╮
 
 In:     a path, or the address of a server.
 Out:    a screen that is redrawn each second, or one JSON line each.
@@ -23,12 +24,15 @@ import typer
 
 from txstore import errors
 from txstore.cli.arguments import AsJson, StoreTarget, noun
-from txstore.cli.output import age, is_coloured, print_json, size
+from txstore.cli.output import age, age_colour, is_coloured, lag_colour, print_json, size
+from txstore.cli.sparkline import Past, sparkline
 from txstore.cli.target import Operated, reading
 from txstore.inspection.activity import Sample, rates, sample
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
 
 __all__ = ["app"]
 
@@ -71,63 +75,115 @@ def _draw(name: str, broker: Operated, interval: float, count: int | None) -> No
 
     console = Console(no_color=not is_coloured(sys.stdout), highlight=False)
     before = sample(broker)
+    past = Past()
     shown = 0
-    with Live(view(name, rates(before, None)), console=console, screen=True, auto_refresh=False) as live:
+    with Live(view(name, rates(before, None), past), console=console, screen=True, auto_refresh=False) as live:
         live.refresh()
         while count is None or shown + 1 < count:
             time.sleep(interval)
             now = sample(broker)
-            live.update(view(name, rates(now, before)), refresh=True)
+            facts = rates(now, before)
+            past.add(facts)
+            live.update(view(name, facts, past), refresh=True)
             before, shown = now, shown + 1
         time.sleep(interval)
 
 
-def view(name: str, facts: dict[str, Any]) -> RenderableType:
+def view(name: str, facts: dict[str, Any], past: Past) -> RenderableType:
     """Returns the screen."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    def table(columns: list[str], rows: list[list[Any]]) -> Table:
-        made = Table(box=None, pad_edge=False, header_style="bold")
-        for number, column in enumerate(columns):
-            words = not rows or isinstance(rows[0][number], str)
-            made.add_column(column, justify="left" if words else "right", overflow="ellipsis", no_wrap=True)
-        for row in rows:
-            made.add_row(
-                *(Text("-" if cell is None else f"{cell:,}" if cell.__class__ is not str else cell) for cell in row)
-            )
-        return made
+    parts: list[RenderableType] = [
+        Text(name, style="bold"),
+        _head(facts, past),
+        Text(),
+        _table(
+            ["topic", "messages", "per s", "lately"],
+            [
+                [row["topic"], row["messages"], row["per_second"], sparkline(past.of("topic", row["topic"]))]
+                for row in facts["topics"]
+            ],
+        ),
+        Text(),
+        _table(
+            ["group", "topic", "lag", "per s", "lag lately"],
+            [
+                [
+                    row["group"],
+                    row["topic"],
+                    _coloured(row["lag"], lag_colour(row["lag"])),
+                    row["per_second"],
+                    sparkline(past.of("lag", (row["group"], row["topic"]))),
+                ]
+                for row in facts["groups"]
+            ],
+        ),
+    ]
+    if facts["oldest"]:
+        parts += [Text(), _pending(facts["oldest"])]
+    return Group(*parts)
+
+
+def _head(facts: dict[str, Any], past: Past) -> Text:
+    from rich.text import Text
 
     oldest = facts["oldest"]
     pending = f"{facts['pending']:,} pending"
     if oldest:
         pending += f", the oldest for {age(oldest[0]['age_ms'])}"
+    colour = (age_colour(oldest[0]["age_ms"]) or "yellow") if oldest else "green"
     rate = facts["log_bytes_per_second"]
-    head = Text.assemble(
+    return Text.assemble(
         f"log {size(facts['log_bytes'])}",
         "" if rate is None else f", {size(max(0, round(rate)))}/s",
+        f" {sparkline(past.of('log', ''))}".rstrip(),
         "    ",
-        (pending, "yellow" if oldest else "green"),
+        (pending, colour),
+        f" {sparkline(past.of('pending', ''))}".rstrip(),
     )
-    parts: list[RenderableType] = [
-        Text(name, style="bold"),
-        head,
-        Text(),
-        table(
-            ["topic", "messages", "per s"],
-            [[row["topic"], row["messages"], row["per_second"]] for row in facts["topics"]],
-        ),
-        Text(),
-        table(
-            ["group", "topic", "lag", "per s"],
-            [[row["group"], row["topic"], row["lag"], row["per_second"]] for row in facts["groups"]],
-        ),
-    ]
-    if oldest:
-        rows = [
-            [row["transaction_id"], row["topic"], row["producer_group"], age(row["age_ms"]), row["checks"]]
-            for row in oldest
+
+
+def _pending(oldest: list[dict[str, Any]]) -> RenderableType:
+    """Returns the panel of the transactions that have been pending longest."""
+    from rich import box
+    from rich.panel import Panel
+
+    rows = [
+        [
+            row["transaction_id"],
+            row["topic"],
+            row["producer_group"],
+            _coloured(age(row["age_ms"]), age_colour(row["age_ms"])),
+            row["checks"],
         ]
-        parts += [Text(), table(["pending longest", "topic", "group", "age", "checks"], rows)]
-    return Group(*parts)
+        for row in oldest
+    ]
+    table = _table(["transaction", "topic", "group", "age", "checks"], rows)
+    return Panel(table, title="pending longest", title_align="left", box=box.ROUNDED, expand=False)
+
+
+def _coloured(value: object, colour: str | None) -> Text:
+    from rich.text import Text
+
+    return Text(f"{value:,}" if isinstance(value, int) else str(value), style=colour or "")
+
+
+def _table(columns: list[str], rows: list[list[Any]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        words = not rows or (isinstance(rows[0][number], str | Text) and column not in ("lag", "age"))
+        made.add_column(column, justify="left" if words else "right", overflow="ellipsis", no_wrap=True)
+    for row in rows:
+        made.add_row(
+            *(
+                cell
+                if isinstance(cell, Text)
+                else Text("-" if cell is None else cell if isinstance(cell, str) else f"{cell:,}")
+                for cell in row
+            )
+        )
+    return made

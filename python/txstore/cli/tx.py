@@ -28,7 +28,7 @@ from txstore import (
 )
 from txstore.cli.arguments import AsJson, StorePath, StoreTarget, moment, noun
 from txstore.cli.exit_codes import EXIT_FINDING
-from txstore.cli.output import age, paint_state, print_facts, print_json, print_table, printable, utc
+from txstore.cli.output import age, age_cell, paint_state, print_facts, print_json, print_table, printable, utc
 from txstore.cli.progress import Progress
 from txstore.cli.target import Operated, Target, reading, writing
 from txstore.config import milliseconds
@@ -86,7 +86,7 @@ def _cell(row: dict[str, Any], column: str) -> Any:
             return None if time_ms is None else utc(from_ms(time_ms))
         case "age" | "last_check" | "next_look":
             name = {"age": "stored_age_ms", "last_check": "last_check_age_ms", "next_look": "look_again_in_ms"}[column]
-            return age(row[name])
+            return age_cell(row[name]) if column == "age" else age(row[name])
         case "copies":
             return len(row["halves"])
         case "finals":
