@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 
 import txstore
 from tests.unit.test_server_metrics import WITH_METRICS, Seen
@@ -97,17 +97,20 @@ def test_opentelemetry_observes_the_same(shop: EmbeddedBroker) -> None:
     observe(shop, meter_provider=provider)
     data = reader.get_metrics_data()
     assert data is not None
-    observed = {
-        (
-            metric.name,
-            frozenset(
-                (k, v) for k, v in (point.attributes or {}).items() if k not in ("cluster", "node_type", "node_id")
-            ),
-        ): point.value
+    points = [
+        (metric.name, point)
         for resource in data.resource_metrics
         for scope in resource.scope_metrics
         for metric in scope.metrics
         for point in metric.data.data_points
+        if isinstance(point, NumberDataPoint)
+    ]
+    common = ("cluster", "node_type", "node_id")
+    observed = {
+        (name, frozenset((key, value) for key, value in (point.attributes or {}).items() if key not in common)): (
+            point.value
+        )
+        for name, point in points
     }
     registry = client.CollectorRegistry()
     registry.register(Collector(shop))

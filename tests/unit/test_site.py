@@ -32,6 +32,7 @@ PUBLIC = [
     "txstore.django",
     "txstore.faststream",
     "txstore.faststream.fastapi",
+    "txstore.metrics",
     "txstore.otel",
     "txstore.testing",
     "txstore.testing.aio",

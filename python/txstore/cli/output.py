@@ -38,7 +38,7 @@ __all__ = [
 
 Value = object
 _COLOURS = {"bold": 1, "faint": 2, "red": 31, "green": 32, "yellow": 33, "magenta": 35, "cyan": 36}
-# From here on a number is yellow, or red. The alerts of docs/deploy/alerts.yml have the same red limits.
+# From here on a number is yellow, or red. The alerts of docs/operate/deploy/alerts.yml have the same red limits.
 _AGE_MS = (60_000, 600_000)
 _LAG = (1, 10_000)
 _STATES = {"pending": "yellow", "committed": "green", "rolled_back": "magenta", "discarded": "red"}
