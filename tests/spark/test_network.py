@@ -300,11 +300,11 @@ def test_account_without_permission_is_named(spark: SparkSession, orders: Path, 
     accounts = tmp_path / "accounts.toml"
     accounts.touch(0o600)
     accounts.write_text(
-        '[reader]\nsecret_key = "secret-of-reader"\ntopics = { orders = "SUB" }\ndefault_group_perm = "SUB"\n'
+        '[analyst]\nsecret_key = "secret-of-reader"\ntopics = { orders = "SUB" }\ndefault_group_perm = "SUB"\n'
     )
     path = shutil.copytree(orders, tmp_path / "orders.store")
     with txstore.serve(path, listen="127.0.0.1:0", name_server="127.0.0.1:0", accounts=accounts, **SETTINGS) as server:
-        account = {"accessKey": "reader", "secretKey": "secret-of-reader"}
+        account = {"accessKey": "analyst", "secretKey": "secret-of-reader"}
         allowed = by_network(spark, server, subscribe="orders", **account)
         assert rows(allowed) == rows(by_files(spark, server, subscribe="orders"))
         for options in (account | {"subscribe": "payments"}, {"subscribe": "orders"}):
