@@ -98,10 +98,10 @@ def test_stream_continues_after_its_store_has_grown(spark: SparkSession, store: 
 
 def test_limits_are_refused_where_spark_has_none(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an error, a limit would be ignored silently."""
-    from txstore.spark import stream
+    from txstore.spark import triggers
     from txstore.spark.datasource import TxStoreDataSource
 
-    monkeypatch.setattr(stream, "LIMITS", False)
+    monkeypatch.setattr(triggers, "LIMITS", False)
     for option in ("maxOffsetsPerTrigger", "maxBytesPerTrigger"):
         source = TxStoreDataSource({"path": str(store), option: "100"})
         with pytest.raises(InvalidOptionError, match=rf"option {option}: Spark [\d.]+ cannot limit a micro-batch"):
