@@ -507,7 +507,9 @@ def left_by_a_killed_process(kind: Kind, served: Served) -> None:
     [
         ("sqlite3", True),
         ("psycopg", False),
-        *(pytest.param(name, False, marks=pytest.mark.matrix) for name in IN_MATRIX),
+        pytest.param("sqlite3", False, marks=pytest.mark.matrix),
+        pytest.param("psycopg", True, marks=pytest.mark.matrix),
+        *(pytest.param(name, by_path, marks=pytest.mark.matrix) for name in IN_MATRIX for by_path in (False, True)),
     ],
     indirect=["kind"],
 )
@@ -561,7 +563,11 @@ def test_command_tells_what_waits(kind: Kind, served: Served) -> None:
         running.stdout.close()
 
 
-@pytest.mark.parametrize("kind", ["sqlite3"], indirect=True)
+@pytest.mark.parametrize(
+    "kind",
+    ["sqlite3", *(pytest.param(name, marks=pytest.mark.matrix) for name in ("psycopg", *IN_MATRIX))],
+    indirect=True,
+)
 def test_command_names_what_is_wrong(kind: Kind, served: Served, tmp_path: Path) -> None:
     for arguments, wrong in [
         ([kind.address, "--to", str(tmp_path / "none")], "there is no store at"),
