@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import http.client
 import re
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.pages import Browser, Shown
+from tests.unit.conftest import SMALL
+from tests.waiting import eventually
 from txstore import EmbeddedBroker, Message, Server, ServerConfig, errors
+from txstore.config import BrokerConfig
 from txstore.console.text import shown
+from txstore.server.opening import Opening
 
 ACCOUNTS = """
 [operator]
@@ -243,3 +250,85 @@ def test_closed_server_answers_no_more(filled: EmbeddedBroker) -> None:
         address = server.console or ""
     with pytest.raises((ConnectionError, http.client.HTTPException)):
         Browser(address).get("/")
+
+
+class HeldOpening(Opening):
+    """Opens a store. Each time after the first, it waits until `may_open` is set."""
+
+    may_open: threading.Event | None = None
+    error: errors.TxStoreError | None = None
+
+    def open(self, *, ask: bool = True) -> tuple[EmbeddedBroker, Any]:
+        if self.may_open is None:
+            self.may_open = threading.Event()
+        else:
+            assert self.may_open.wait(120)
+            if self.error is not None:
+                raise self.error
+        return super().open(ask=ask)
+
+
+@dataclass
+class Reopening:
+    """A server whose store is closed, and not opened again before `finish`."""
+
+    opening: HeldOpening
+    server: Server
+    browser: Browser
+    asked: Shown
+    """The confirmation of an action, loaded before."""
+
+    def finish(self) -> None:
+        assert self.opening.may_open is not None
+        self.opening.may_open.set()
+
+
+@pytest.fixture
+def reopening(tmp_path: Path) -> Iterator[Reopening]:
+    config = replace(ANY, console_actions=True)
+    opening = HeldOpening(tmp_path / "store", config, BrokerConfig.from_options(SMALL, None))
+    broker, _ = opening.open()
+    broker.create_topic("orders", 1)
+    broker.create_group("shipping")
+    with Server(broker, config, close_broker=True, opening=opening) as server:
+        browser = Browser(server.console or "")
+        found = Reopening(opening, server, browser, browser.get("/group/reset?group=shipping&topic=orders&to=last"))
+        assert browser.status == 200
+        server.reopen("another node was promoted")
+        try:
+            eventually(lambda: broker.closed)
+            yield found
+        finally:
+            found.finish()
+
+
+def test_page_says_that_the_store_is_opened_again(reopening: Reopening) -> None:
+    browser = reopening.browser
+    for path in ("/", "/transactions", "/topics", "/settings"):
+        page = browser.get(path)
+        assert (browser.status, page.heading) == (503, "Not available for a moment"), path
+        assert "opens its store again, because another node was promoted" in page.text
+        assert "Consumer groups" in page.links  # The navigation stays.
+        assert browser.headers["retry-after"] == browser.headers["refresh"] == "3"
+    reopening.finish()
+    eventually(lambda: browser.get("/").heading == "Overview")
+    assert (browser.status, browser.headers.get("refresh")) == (200, None)
+
+
+def test_action_while_the_store_is_opened_again_is_not_sent_again_by_itself(reopening: Reopening) -> None:
+    browser = reopening.browser
+    page = browser.submit(reopening.asked, {})
+    assert (browser.status, page.heading) == (503, "Not available for a moment")
+    assert "try again in a few seconds" in page.text
+    assert (browser.headers["retry-after"], browser.headers.get("refresh")) == ("3", None)
+    reopening.finish()
+    eventually(lambda: browser.get("/").heading == "Overview")
+    browser.submit(reopening.asked, {})
+    assert browser.status == 200
+
+
+def test_store_that_cannot_be_opened_again_says_why(reopening: Reopening) -> None:
+    reopening.opening.error = errors.StoreLockedError("another process has opened the store")
+    reopening.finish()
+    eventually(lambda: "another process has opened the store" in reopening.browser.get("/").text)
+    assert (reopening.browser.status, reopening.browser.headers.get("refresh")) == (503, None)

@@ -32,12 +32,16 @@ from txstore.console.rates import Rates
 from txstore.console.viewers import Viewer, Viewers
 from txstore.errors import (
     AlreadyEndedError,
+    BrokerBusyError,
+    BrokerTimeoutError,
+    BrokerUnreachableError,
     InUseError,
     InvalidNameError,
     InvalidOptionError,
     MessageNotFoundError,
     OffsetTooOldError,
     ReadOnlyError,
+    StoreClosedError,
     TransactionNotFoundError,
     TxStoreError,
 )
@@ -71,6 +75,9 @@ _STATUS: tuple[tuple[type[TxStoreError], int], ...] = (
     (ReadOnlyError, 409),
     (InvalidOptionError, 400),
 )
+_PASSING = (BrokerBusyError, BrokerTimeoutError, BrokerUnreachableError, StoreClosedError)
+"""Errors that end by themselves: the server starts, or opens its store again."""
+_RETRY_SECONDS = 3
 
 
 class _RefusalError(Exception):
@@ -177,7 +184,7 @@ class _Web:
             return self._error(request, viewer, refused.status, refused.message)
         except TxStoreError as error:
             status = next((code for kind, code in _STATUS if isinstance(error, kind)), 503)
-            return self._error(request, viewer, status, str(error))
+            return self._error(request, viewer, status, str(error), is_passing=isinstance(error, _PASSING))
         if (seconds := asked.refresh) is not None and response.status_code == 200:
             response.headers["Refresh"] = str(seconds)
         return self._finish(response, viewer)
@@ -271,10 +278,19 @@ class _Web:
         }
         return self._templates.get_template(template).render(common | context)
 
-    def _error(self, request: Request, viewer: Viewer, status: int, message: str) -> Response:
+    def _error(
+        self, request: Request, viewer: Viewer, status: int, message: str, *, is_passing: bool = False
+    ) -> Response:
+        """Returns a page about an error. One that is passing is loaded again by itself, except after an action."""
         what, _, hint = message.partition("\nhint: ")
-        page = self._rendered("error.html", viewer, status=status, what=what, hint=hint, here=request.url.path)
-        return self._finish(HTMLResponse(page, status), viewer)
+        again = _RETRY_SECONDS if is_passing and request.method == "GET" else None
+        context = {"status": status, "what": what, "hint": hint, "is_passing": is_passing, "again": again}
+        response = HTMLResponse(self._rendered("error.html", viewer, here=request.url.path, **context), status)
+        if is_passing:
+            response.headers["Retry-After"] = str(_RETRY_SECONDS)
+        if again is not None:
+            response.headers["Refresh"] = str(again)
+        return self._finish(response, viewer)
 
     def _finish(self, response: Response, viewer: Viewer | None) -> Response:
         """Adds the headers of all pages, and the cookie; None removes it."""

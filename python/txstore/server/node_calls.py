@@ -29,8 +29,8 @@ class NodeCalls:
         address: str | None,
         reopen: Callable[..., None],
     ) -> None:
-        """`address` is where other nodes reach this one. `reopen` lets the server open its store again, soon;
-        `has_lost` tells it that messages were lost."""
+        """`address` is where other nodes reach this one. `reopen` lets the server open its store again, soon,
+        for a reason; `has_lost` tells it that messages were lost."""
         self._broker, self._replica = broker, replica
         self._address, self._reopen = address, reopen
         self._epochs = StoreEpochs(broker.store)
@@ -66,7 +66,7 @@ class NodeCalls:
             self._promoting.release()
             if self._replica.stopped:
                 # As the source; after a failure, as a replica that follows again.
-                self._reopen(has_lost=bool(promotion.losses))
+                self._reopen("it was asked to become the source", has_lost=bool(promotion.losses))
 
     def forget_replica(self, name: str) -> bool:
         """Removes a replica that does not come back. Returns False if it is not known."""

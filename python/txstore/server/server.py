@@ -82,6 +82,8 @@ _SLOW_MAX = 1_000
 _SLOW_SHARE = 64  # The most slow requests of one connection.
 _DRAIN_SECONDS = 10.0
 _FENCED_SECONDS = 5.0  # How long a source that was replaced passes the rest of its log on.
+_LOG_IS_CUT = "its source does not have the end of its log, which is cut off and kept in a directory of the store"
+_REPLACED = "another node was promoted and is the source now"
 
 Event = (
     RemotingRequest
@@ -138,6 +140,7 @@ class Server:
         self._console: Console | None = None
         self._lock = threading.Lock()
         self._reopening: threading.Thread | None = None
+        self._reopen_reason = ""
         self._reopen_failed: TxStoreError | None = None
         self._ends_before: dict[str, int] = {}
         self._has_lost = False
@@ -299,7 +302,7 @@ class Server:
         StoreClosedError, serve it again.
         """
         if self._reopening is not None and not self._closed:
-            return BrokerBusyError("the store is being opened in another role", code=ResponseCode.SERVICE_NOT_AVAILABLE)
+            return self._busy()
         if self._reopen_failed is not None:
             return self._reopen_failed
         if self._closed or self._broker.closed or not self._thread.is_alive():
@@ -366,14 +369,16 @@ class Server:
         if self.unix is not None:
             Path(self.unix).unlink(missing_ok=True)
 
-    def reopen(self, *, has_lost: bool = False) -> None:
+    def reopen(self, reason: str, *, has_lost: bool = False) -> None:
         """Opens the store again, in the role that its epochs give it now, in a thread. Clients connect again.
 
-        `has_lost` tells that it becomes the source without all messages of the one before it.
+        `reason` is shown to operators meanwhile, after "because". `has_lost` tells that it becomes the source without
+        all messages of the one before it.
         """
         with self._lock:
             self._has_lost |= has_lost
             if self._opening is not None and not self._closed and self._reopening is None:
+                self._reopen_reason = reason
                 self._ends_before, _ = self._broker.store.transaction_counts()
                 self._reopening = threading.Thread(target=self._reopen, name="txstore-reopening", daemon=True)
                 self._reopening.start()
@@ -394,17 +399,21 @@ class Server:
         finally:
             self._reopening = None
 
-    def _must_reopen(self) -> bool:
-        """Returns whether the store's role has changed. A replaced source passes the rest of its log on first."""
+    def _busy(self) -> BrokerBusyError:
+        text = f"this node opens its store again, because {self._reopen_reason}\nhint: try again in a few seconds"
+        return BrokerBusyError(text, code=ResponseCode.SERVICE_NOT_AVAILABLE)
+
+    def _must_reopen(self) -> str | None:
+        """Returns why the store must be opened again. A replaced source passes the rest of its log on first."""
         if self.replica is not None:
-            return self.replica.must_reopen
+            return _LOG_IS_CUT if self.replica.must_reopen else None
         if not self._writes or not self._broker.read_only:
-            return False
+            return None
         if self._fenced_from is None:
             self._fenced_from = self._monotonic()
         end = self._broker.store.appended_end
         is_copied = any(row[1] >= end for row in self._native.replicas())
-        return is_copied or self._monotonic() > self._fenced_from + _FENCED_SECONDS
+        return _REPLACED if is_copied or self._monotonic() > self._fenced_from + _FENCED_SECONDS else None
 
     def __enter__(self) -> Self:
         return self
@@ -501,8 +510,18 @@ class Server:
     # Internal
 
     def _call(self, name: str, /, **arguments: Any) -> object:
-        """Makes an administrative call. After a promotion, it is made on the store as it was opened then."""
-        return self._operate(name, **arguments)
+        """Makes an administrative call. After a promotion, it is made on the store as it was opened then.
+
+        Raises BrokerBusyError while the store is opened again.
+        """
+        try:
+            return self._operate(name, **arguments)
+        except StoreClosedError as error:
+            if self._reopen_failed is not None:
+                raise self._reopen_failed from error
+            if not self._reopen_reason or self._closed or (self._reopening is None and self._broker.closed):
+                raise
+            raise self._busy() from error  # Or it is open again since.
 
     def _table(self) -> tuple[dict[int, Handler], dict[int, Handler]]:
         """Returns the handlers by request code: the fast ones, and those that may take long."""
@@ -574,8 +593,8 @@ class Server:
             if event is not None:
                 self._dispatch(event)
             self._admin_relay.expire()
-            if self._must_reopen():
-                self.reopen()
+            if (reason := self._must_reopen()) is not None:
+                self.reopen(reason)
             if self._monotonic() >= tick:
                 tick = self._monotonic() + _TICK_SECONDS
                 self._clients.expire()
