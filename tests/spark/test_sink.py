@@ -1,6 +1,7 @@
 """Guards writes: a batch is visible once, whatever was repeated or killed, and what its other attempts left is undone.
 
-Kills of whole queries are in tests/spark/test_sink_killed.py, RocketMQ's brokers in test_network_brokers.py.
+Streams are in tests/spark/test_sink_stream.py, kills of whole queries in test_sink_killed.py, RocketMQ's brokers in
+test_network_brokers.py.
 """
 
 from __future__ import annotations

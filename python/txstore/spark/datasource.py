@@ -11,7 +11,7 @@ Not here: reading a range (`ranges.py`), the offsets of streams (`stream.py`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -19,12 +19,14 @@ from pyspark.sql.types import StructType
 
 from txstore import _native
 from txstore.errors import InvalidOptionError
+from txstore.spark.option_names import invalid
 from txstore.spark.options import ReadOptions, check_batch
 from txstore.spark.ranges import LogRange, plan, read_range
 from txstore.spark.schema import arrow_schema, spark_schema, warn_of_all_columns
+from txstore.spark.versions import SPARK_VERSION, STREAM_WRITERS
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceArrowWriter
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
     from txstore.spark.network.reader import NetworkReader
     from txstore.spark.network.stream import NetworkStreamReader
@@ -75,13 +77,19 @@ class TxStoreDataSource(DataSource):
         refuse_overwrite(overwrite)
         return MessageWriter(WriteOptions.of(self.options), schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802 - Spark's name
-        """Raises InvalidOptionError: a stream is written batch by batch."""
-        raise InvalidOptionError(
-            "option format: writeStream cannot write to txstore directly\n"
-            "hint: foreachBatch, which writes each micro-batch with the options appId and batchId, once",
-            option="format",
-        )
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        """Returns the writer for `DataFrame.writeStream`."""
+        from txstore.spark.sink.options import WriteOptions, refuse_overwrite
+
+        if not STREAM_WRITERS:
+            hint = "hint: foreachBatch, which writes each micro-batch with the options appId and batchId"
+            raise invalid(
+                "format", f"Spark 4.1 is the first that writes a stream to it, this is {SPARK_VERSION}\n{hint}"
+            )
+        from txstore.spark.sink.stream_writer import MessageStreamWriter
+
+        refuse_overwrite(overwrite, is_stream=True)
+        return MessageStreamWriter(WriteOptions.of(self.options, is_stream=True), schema)
 
 
 class TxStoreReader(DataSourceReader):

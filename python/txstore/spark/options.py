@@ -2,13 +2,11 @@
 
 In:     texts.
 Out:    `ReadOptions`, checked and picklable, without native objects.
-Always: an unknown option is an error that names the nearest known one.
-Not here: what the store holds.
+Not here: what the store holds, the names of options (`option_names.py`).
 """
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -18,9 +16,10 @@ from typing import Any
 
 from txstore import _native
 from txstore.arrow import unknown_topic
-from txstore.client.dial import name_servers
-from txstore.errors import InvalidOptionError, TxStoreError
+from txstore.errors import TxStoreError
+from txstore.spark.connection import broker_address
 from txstore.spark.offsets import EARLIEST, LATEST, OFFSET_MAX, QueueLimits, Queues
+from txstore.spark.option_names import invalid, known_options
 
 __all__ = ["OPTIONS", "ReadOptions", "check_batch"]
 
@@ -50,7 +49,6 @@ OPTIONS = tuple(
     includeProperties batchRows batchBytes statisticsPath brokers groupId fetchTimeout tls accessKey secretKey
     """.split()
 )
-_KNOWN = {name.lower(): name for name in OPTIONS}
 # What Spark adds to the options in CREATE TABLE … USING. When the table is read, it passes no options at all.
 _OF_TABLES = {"owner", "provider", "location", "external", "is_managed_location"}
 _NO_TABLES = (
@@ -107,13 +105,13 @@ class ReadOptions:
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
         """Parses the options as Spark passes them: texts, with names in any case."""
         if not {name.lower() for name in options}.isdisjoint(_OF_TABLES):
-            raise _invalid("path", f"a table of Spark's catalog cannot read a store: {_NO_TABLES}")
-        given = _Given({_known(name): text for name, text in options.items()})
+            raise invalid("path", f"a table of Spark's catalog cannot read a store: {_NO_TABLES}")
+        given = _Given(known_options(options, OPTIONS))
         brokers = given.brokers()
         paths = given.paths() if brokers is None else ("",)
         chosen = [name for name in ("subscribe", "subscribePattern", "assign") if given.text(name) is not None]
         if len(chosen) > 1:
-            raise _invalid(chosen[1], f"conflicts with {chosen[0]}\nhint: keep one of the two")
+            raise invalid(chosen[1], f"conflicts with {chosen[0]}\nhint: keep one of the two")
         for side in ("starting", "ending"):
             given.exclude(*(f"{side}{what}" for what in _LIMITS))
         given.needs("startingOffsetsByTimestampStrategy", "startingOffsetsByTimestamp")
@@ -197,21 +195,21 @@ class ReadOptions:
         named = dict.fromkeys(self.topics or (), "subscribe") | self.limits.topics()
         for name, option in named.items():
             if name not in known:
-                raise _invalid(option, unknown_topic(name, known))
+                raise invalid(option, unknown_topic(name, known))
         self.limits.check_queues(paths)
 
 
 def check_batch(options: ReadOptions) -> None:
     """Raises InvalidOptionError for what only a stream accepts."""
     if options.starting == LATEST or options.limits.begin_at_latest():
-        raise _invalid("startingOffsets", "a batch cannot begin at latest")
+        raise invalid("startingOffsets", "a batch cannot begin at latest")
     for option, value in (
         ("maxOffsetsPerTrigger", options.trigger_rows_max),
         ("maxBytesPerTrigger", options.trigger_bytes_max),
         ("minOffsetsPerTrigger", options.trigger_rows_min),
     ):
         if value is not None:
-            raise _invalid(option, "only streams accept it")
+            raise invalid(option, "only streams accept it")
 
 
 class _Given:
@@ -230,14 +228,14 @@ class _Given:
         """Raises InvalidOptionError if more than one of these options is given."""
         given = [name for name in (option, *others) if name in self.texts]
         if len(given) > 1:
-            raise _invalid(given[0], f"conflicts with {given[1]}\nhint: keep one of the two")
+            raise invalid(given[0], f"conflicts with {given[1]}\nhint: keep one of the two")
 
     def refuse(self, *options: str) -> None:
         """Raises InvalidOptionError if one of these is given, which several stores do not accept."""
         for option in options:
             if option in self.texts:
                 hint = "hint: read each store by itself, or use startingTimestamp and endingTimestamp"
-                raise _invalid(option, f"physical offsets are those of one store, and the read has several\n{hint}")
+                raise invalid(option, f"physical offsets are those of one store, and the read has several\n{hint}")
 
     def brokers(self) -> str | None:
         """Returns the address of brokers in the form of `txstore.connect`, or None. Refuses what goes with files."""
@@ -246,19 +244,15 @@ class _Given:
             for option in _OF_NETWORK:
                 self.needs(option, "brokers")
             return None
-        address = ";".join(part.strip() for part in re.split("[;,]", text) if part.strip())
-        try:
-            name_servers(address)
-        except InvalidOptionError as error:
-            raise _invalid("brokers", str(error)) from None
+        address = broker_address(text)
         for option in _OF_FILES:
             if option in self.texts:
                 hint = "hint: omit it, or read the store's files by path"
-                raise _invalid(option, f"conflicts with brokers: only files have it\n{hint}")
+                raise invalid(option, f"conflicts with brokers: only files have it\n{hint}")
         view = self.texts.get("view", "messages")
         if view != "messages":
             hint = "hint: omit it, or read the store's files by path, which have the other views"
-            raise _invalid("view", f"brokers send only messages, and not the view {view!r}\n{hint}")
+            raise invalid("view", f"brokers send only messages, and not the view {view!r}\n{hint}")
         for key, other in (("accessKey", "secretKey"), ("secretKey", "accessKey")):
             self.needs(key, other)
         return address
@@ -269,7 +263,7 @@ class _Given:
             try:
                 _native.validate_group(text)
             except TxStoreError as error:
-                raise _invalid(option, str(error)) from None
+                raise invalid(option, str(error)) from None
         return text
 
     def paths(self) -> tuple[str, ...]:
@@ -278,11 +272,11 @@ class _Given:
         texts = [self.texts["path"]] if "path" in self.texts else self._listed()
         if not texts or not all(texts):
             hint = 'hint: .load("orders.store") names the store\'s directory, option("brokers", "host:9876") brokers'
-            raise _invalid("path", f"missing\n{hint}; for a table of Spark's catalog: {_NO_TABLES}")
+            raise invalid("path", f"missing\n{hint}; for a table of Spark's catalog: {_NO_TABLES}")
         paths = tuple(_local("path", text) for text in texts)
         for path in paths:
             if paths.count(path) > 1:
-                raise _invalid("paths", f"names {path} twice")
+                raise invalid("paths", f"names {path} twice")
         return paths
 
     def folder(self, option: str) -> str | None:
@@ -291,7 +285,7 @@ class _Given:
         if text is None:
             return None
         if not text or self.texts.get("view") != "statistics":
-            raise _invalid(option, "names a folder, and only the view statistics has a use for it")
+            raise invalid(option, "names a folder, and only the view statistics has a use for it")
         return _local(option, text)
 
     def _listed(self) -> list[str]:
@@ -301,13 +295,13 @@ class _Given:
             found = None
         if not isinstance(found, list) or not all(isinstance(path, str) for path in found):
             hint = 'hint: for example ["orders.store","payments.store"]'
-            raise _invalid("paths", f"must be a JSON list of paths, got {self.texts['paths']!r}\n{hint}")
+            raise invalid("paths", f"must be a JSON list of paths, got {self.texts['paths']!r}\n{hint}")
         return found
 
     def needs(self, option: str, other: str) -> None:
         """Raises InvalidOptionError if an option is given without another."""
         if option in self.texts and other not in self.texts:
-            raise _invalid(option, f"applies only with {other}")
+            raise invalid(option, f"applies only with {other}")
 
     def names(self, option: str) -> tuple[str, ...] | None:
         """Returns words separated by commas."""
@@ -316,7 +310,7 @@ class _Given:
             return None
         names = tuple(name.strip() for name in text.split(",") if name.strip())
         if not names:
-            raise _invalid(option, "contains no names\nhint: omit it for all")
+            raise invalid(option, "contains no names\nhint: omit it for all")
         return names
 
     def flag(self, option: str, default: bool) -> bool:
@@ -324,13 +318,13 @@ class _Given:
         if text is None:
             return default
         if text.lower() not in ("true", "false"):
-            raise _invalid(option, f"must be true or false, got {text!r}")
+            raise invalid(option, f"must be true or false, got {text!r}")
         return text.lower() == "true"
 
     def choice(self, option: str, choices: tuple[str, ...]) -> str:
         text = self.texts.get(option, choices[0]).lower()
         if text not in choices:
-            raise _invalid(option, f"must be one of {', '.join(choices)}, got {text!r}")
+            raise invalid(option, f"must be one of {', '.join(choices)}, got {text!r}")
         return text
 
     def number(self, option: str, least: int) -> int | None:
@@ -338,7 +332,7 @@ class _Given:
         if text is None:
             return None
         if not re.fullmatch(r"\d{1,19}", text) or not least <= int(text) <= OFFSET_MAX:
-            raise _invalid(option, f"must be a whole number of {least} or more, got {text!r}")
+            raise invalid(option, f"must be a whole number of {least} or more, got {text!r}")
         return int(text)
 
     def size(self, option: str) -> int | None:
@@ -348,7 +342,7 @@ class _Given:
             return None
         found = re.fullmatch(r"(\d{1,12})\s*([kmgt]?)b?", text.strip().lower())
         if not found or int(found[1]) == 0:
-            raise _invalid(option, f"must be a size, got {text!r}\nhint: for example 16m")
+            raise invalid(option, f"must be a size, got {text!r}\nhint: for example 16m")
         return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[found[2]]
 
     def duration_ms(self, option: str, default: int) -> int:
@@ -358,17 +352,8 @@ class _Given:
             return default
         found = re.fullmatch(r"(\d{1,12})\s*([a-z]*)", text.strip().lower())
         if not found or found[2] not in _UNITS_MS:
-            raise _invalid(option, f"must be a duration, got {text!r}\nhint: for example 15m, 30s or 500ms")
+            raise invalid(option, f"must be a duration, got {text!r}\nhint: for example 15m, 30s or 500ms")
         return int(found[1]) * _UNITS_MS[found[2]]
-
-
-def _known(name: str) -> str:
-    known = _KNOWN.get(name.lower())
-    if known is None:
-        near = difflib.get_close_matches(name.lower(), _KNOWN, 1)
-        hint = f"did you mean {_KNOWN[near[0]]}?" if near else f"the options are {', '.join(OPTIONS)}"
-        raise _invalid(name, f"unknown option\nhint: {hint}")
-    return known
 
 
 def _local(option: str, path: str) -> str:
@@ -378,10 +363,6 @@ def _local(option: str, path: str) -> str:
     """
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", path)
     if scheme is not None and scheme[1].lower() != "file":
-        raise _invalid(option, f"must be a local path, got {path!r}\nhint: read a store where its files are mounted")
+        raise invalid(option, f"must be a local path, got {path!r}\nhint: read a store where its files are mounted")
     bare = path if scheme is None else re.sub(r"^[A-Za-z]+:(//[^/]*(?=/))?", "", path)
     return str(Path(bare).absolute())
-
-
-def _invalid(option: str, what: str) -> InvalidOptionError:
-    return InvalidOptionError(f"option {option}: {what}", option=option)

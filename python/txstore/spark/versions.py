@@ -1,6 +1,7 @@
 """Versions: what Spark 4.0 and 4.1 do not have.
 
-Out:    `LIMITS`, whether micro-batches can be limited; the types of these limits; Spark's schemas in Arrow's types.
+Out:    `LIMITS`, whether micro-batches can be limited; the types of these limits; `STREAM_WRITERS`, whether streams can
+        be written; Spark's schemas in Arrow's types.
 Always: with Spark 4.2 or newer, the types are Spark's own. Older versions never pass one, so any class will do.
 """
 
@@ -11,12 +12,15 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyspark
+import pyspark.sql.datasource
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 LIMITS = find_spec("pyspark.sql.streaming.datasource") is not None
 """Whether this Spark passes limits to a stream of Python, and asks it how far the log reaches."""
+
+STREAM_WRITERS = hasattr(pyspark.sql.datasource, "DataSourceStreamArrowWriter")
+"""Whether this Spark writes a stream to a sink of Python in Arrow batches."""
 
 if TYPE_CHECKING or LIMITS:
     from pyspark.sql.streaming.datasource import (
@@ -46,6 +50,7 @@ else:
 __all__ = [
     "LIMITS",
     "SPARK_VERSION",
+    "STREAM_WRITERS",
     "ReadAllAvailable",
     "ReadLimit",
     "ReadMaxBytes",

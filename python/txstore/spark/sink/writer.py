@@ -5,7 +5,7 @@ Out:    messages. On txstore the tasks store transactions that nobody sees; the 
         those of the tasks that count, and then commits them.
 Always: a batch that was recorded is not published again. After a kill between the record and the last commit, the batch
         is written again, and its record is what is committed. What its tasks stored this time is rolled back.
-Not here: requests (`target.py`).
+Not here: requests (`target.py`), micro-batches (`stream_writer.py`).
 """
 
 from __future__ import annotations
