@@ -240,6 +240,39 @@ def tags(scene: Scene) -> Facts:
     return {"tags": dict(sorted(Counter(message["tag"] for message in received).items()))}
 
 
+SQL = "(TAGS = 'a' OR colour = 'blue') AND size BETWEEN 2 AND 9 AND missing IS NULL"
+
+
+def send_for_sql(scene: Scene, topic: str) -> list[str]:
+    """Sends twelve messages; the bodies of those that the expression wants."""
+    producer, wanted = scene.producer(topic), []
+    for number in range(12):
+        tag, colour = "abc"[number % 3], ["blue", "red"][number % 2]
+        scene.send(producer, topic, str(number), tag=tag, properties={"colour": colour, "size": str(number)})
+        if (tag == "a" or colour == "blue") and 2 <= number <= 9:
+            wanted.append(str(number))
+    return wanted
+
+
+@scenario("SimpleConsumer: filter by an SQL92 expression over tag and properties")
+def sql(scene: Scene) -> Facts:
+    topic, group = scene.topic(), scene.group()
+    consumer = scene.simple(group, topic, sql=SQL)
+    wanted = send_for_sql(scene, topic)
+    received = scene.take(consumer, len(wanted))
+    received += scene.receive(consumer)  # A poll that waits for more finds nothing.
+    assert Counter(bodies_of(received)) == Counter(wanted)
+    return {"messages": len(received)}
+
+
+@scenario("SimpleConsumer: a wrong SQL92 expression", refused=40010)
+def wrong_sql(scene: Scene) -> Facts:
+    topic, group = scene.topic(), scene.group()
+    producer, consumer = scene.producer(topic), scene.simple(group, topic, sql="size >")
+    scene.send(producer, topic, "unread")
+    return {"received": bodies_of(scene.receive(consumer))}
+
+
 @scenario("SimpleConsumer: a long poll ends with the first message")
 def long_poll(scene: Scene) -> Facts:
     topic, group = scene.topic(), scene.group()
@@ -273,6 +306,16 @@ def push(scene: Scene) -> Facts:
     received = scene.pushed(consumer, 10)
     assert Counter(bodies_of(received)) == Counter(str(number) for number in range(0, 20, 2))
     return {"attempts": sorted({message["attempt"] for message in received})}
+
+
+@scenario("PushConsumer: filter by an SQL92 expression over tag and properties")
+def push_sql(scene: Scene) -> Facts:
+    topic, group = scene.topic(), scene.group()
+    consumer = scene.push(group, topic, sql=SQL)
+    wanted = send_for_sql(scene, topic)
+    received = scene.pushed(consumer, len(wanted))
+    assert Counter(bodies_of(received)) == Counter(wanted)
+    return {"messages": len(received)}
 
 
 @scenario("PushConsumer: failed, delivered again with its attempt")

@@ -26,6 +26,7 @@ STORE_OF_THEIRS = peer.SMALL | {"timerWheelEnable": True}
 BROKER_OF_THEIRS = peer.SHORT_TIMES | {
     "transactionCheckMax": 15,
     "recallMessageEnable": True,
+    "enablePropertyFilter": True,
     "autoCreateTopicEnable": False,
     "autoCreateSubscriptionGroup": False,
 }

@@ -60,11 +60,14 @@ func factsOf(message *rocketmq.MessageView) map[string]any {
 }
 
 func subscription(facts Facts) map[string]*rocketmq.FilterExpression {
-	tags := rocketmq.SUB_ALL
+	wanted := rocketmq.SUB_ALL
 	if facts.Tags != "" {
-		tags = rocketmq.NewFilterExpression(facts.Tags)
+		wanted = rocketmq.NewFilterExpression(facts.Tags)
 	}
-	return map[string]*rocketmq.FilterExpression{facts.Topic: tags}
+	if facts.SQL != "" {
+		wanted = rocketmq.NewFilterExpressionWithType(facts.SQL, rocketmq.SQL92)
+	}
+	return map[string]*rocketmq.FilterExpression{facts.Topic: wanted}
 }
 
 func startSimple(facts Facts) (any, error) {

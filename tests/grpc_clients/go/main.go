@@ -30,6 +30,7 @@ type Facts struct {
 	Answers      map[string][]string `json:"answers"`
 	Topic        string              `json:"topic"`
 	Tags         string              `json:"tags"`
+	SQL          string              `json:"sql"`
 	Group        string              `json:"group"`
 	Body         string              `json:"body"`
 	BodyBytes    int                 `json:"body_bytes"`

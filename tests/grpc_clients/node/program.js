@@ -5,8 +5,10 @@
 'use strict';
 
 const readline = require('node:readline');
-const { ConsumeResult, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
+const { ConsumeResult, FilterExpression, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
 
+// Of FilterType, which the package does not export.
+const SQL = 2;
 const RESOLUTIONS = { UNKNOWN: 0, COMMIT: 1, ROLLBACK: 2 };
 const quiet = { info() {}, warn() {}, debug() {}, error(...words) { console.error(...words); }, close() {} };
 const clients = new Map();
@@ -79,7 +81,8 @@ function listener(fail, log) {
 }
 
 function subscriptions(facts) {
-  return new Map([ [ facts.topic, facts.tags ?? '*' ] ]);
+  const wanted = facts.sql === undefined ? facts.tags ?? '*' : new FilterExpression(facts.sql, SQL);
+  return new Map([ [ facts.topic, wanted ] ]);
 }
 
 const commands = {

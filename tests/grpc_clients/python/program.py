@@ -31,6 +31,7 @@ from rocketmq import (
     TransactionChecker,
     TransactionResolution,
 )
+from rocketmq.grpc_protocol import FilterType
 
 Facts = dict[str, Any]
 RESOLUTIONS = {
@@ -75,6 +76,12 @@ def facts_of(message: Message) -> Facts:
         "corrupted": message.corrupted,
         "at_ms": int(time.time() * 1000),
     }
+
+
+def subscription(facts: Facts) -> dict[str, FilterExpression]:
+    if "sql" in facts:
+        return {facts["topic"]: FilterExpression(facts["sql"], FilterType.SQL)}
+    return {facts["topic"]: FilterExpression(facts.get("tags", "*"))}
 
 
 class Checks(TransactionChecker):  # type: ignore[misc]
@@ -151,11 +158,10 @@ class Program:
         return list(self._told[facts["handle"]].log)
 
     def simple_start(self, facts: Facts) -> int:
-        subscription = {facts["topic"]: FilterExpression(facts.get("tags", "*"))}
         consumer = SimpleConsumer(
             configuration(facts),
             facts["group"],
-            subscription,
+            subscription(facts),
             await_duration=facts["await_s"],
             tls_enable=facts.get("tls", False),
         )
@@ -179,9 +185,8 @@ class Program:
 
     def push_start(self, facts: Facts) -> int:
         listener = Listener(facts.get("fail", {}))
-        subscription = {facts["topic"]: FilterExpression(facts.get("tags", "*"))}
         consumer = PushConsumer(
-            configuration(facts), facts["group"], listener, subscription, tls_enable=facts.get("tls", False)
+            configuration(facts), facts["group"], listener, subscription(facts), tls_enable=facts.get("tls", False)
         )
         return self._hold(consumer, listener)
 

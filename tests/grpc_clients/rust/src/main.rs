@@ -17,13 +17,14 @@ use serde_json::{json, Value};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 /// Of a refusal the client tells the name alone; of one of a stream gRPC's.
-const CODES: [(&str, i32); 14] = [
+const CODES: [(&str, i32); 16] = [
     ("InvalidArgument", 3),
     ("Unauthenticated", 16),
     ("BAD_REQUEST", 40000),
     ("ILLEGAL_TOPIC", 40002),
     ("ILLEGAL_CONSUMER_GROUP", 40003),
     ("ILLEGAL_MESSAGE_GROUP", 40006),
+    ("ILLEGAL_FILTER_EXPRESSION", 40010),
     ("ILLEGAL_INVISIBLE_TIME", 40011),
     ("ILLEGAL_DELIVERY_TIME", 40012),
     ("INVALID_RECEIPT_HANDLE", 40013),
@@ -32,12 +33,20 @@ const CODES: [(&str, i32); 14] = [
     ("MESSAGE_NOT_FOUND", 40401),
     ("TOPIC_NOT_FOUND", 40402),
     ("MESSAGE_BODY_TOO_LARGE", 41301),
+    ("INTERNAL_SERVER_ERROR", 50001),
 ];
 
 #[derive(Clone)]
 enum Held {
     Producer(Arc<Producer>, Arc<Mutex<Vec<String>>>),
-    Simple(Arc<SimpleConsumer>, String, String),
+    Simple(Arc<SimpleConsumer>, String, Wanted),
+}
+
+/// An expression over tags or SQL.
+#[derive(Clone)]
+struct Wanted {
+    kind: FilterType,
+    expression: String,
 }
 
 #[derive(Default)]
@@ -93,9 +102,9 @@ fn producer_of(state: &Shared, facts: &Value) -> Arc<Producer> {
     }
 }
 
-fn consumer_of(state: &Shared, facts: &Value) -> (Arc<SimpleConsumer>, String, String) {
+fn consumer_of(state: &Shared, facts: &Value) -> (Arc<SimpleConsumer>, String, Wanted) {
     match held(state, facts) {
-        Held::Simple(consumer, topic, tags) => (consumer, topic, tags),
+        Held::Simple(consumer, topic, wanted) => (consumer, topic, wanted),
         Held::Producer(..) => panic!("a producer's handle"),
     }
 }
@@ -188,16 +197,19 @@ async fn start_simple(state: &Shared, facts: &Value) -> Answer {
     option.set_consumer_group(text(facts, "group"));
     let mut consumer = SimpleConsumer::new(option, options(facts))?;
     consumer.start().await?;
-    let tags = facts["tags"].as_str().unwrap_or("*").to_string();
-    Ok(hold(state, Held::Simple(Arc::new(consumer), text(facts, "topic"), tags)))
+    let wanted = match facts["sql"].as_str() {
+        Some(sql) => Wanted { kind: FilterType::Sql, expression: sql.to_string() },
+        None => Wanted { kind: FilterType::Tag, expression: facts["tags"].as_str().unwrap_or("*").to_string() },
+    };
+    Ok(hold(state, Held::Simple(Arc::new(consumer), text(facts, "topic"), wanted)))
 }
 
 async fn receive(state: &Shared, facts: &Value) -> Answer {
-    let (consumer, topic, tags) = consumer_of(state, facts);
+    let (consumer, topic, wanted) = consumer_of(state, facts);
     let invisible = Duration::from_secs(facts["invisible_s"].as_u64().unwrap());
     let most = i32::try_from(facts["max"].as_i64().unwrap()).unwrap();
-    let tags = FilterExpression::new(FilterType::Tag, tags);
-    let views = consumer.receive_with(topic, &tags, most, invisible).await?;
+    let filter = FilterExpression::new(wanted.kind, wanted.expression);
+    let views = consumer.receive_with(topic, &filter, most, invisible).await?;
     Ok(views.into_iter().map(|view| numbered(state, view)).collect())
 }
 

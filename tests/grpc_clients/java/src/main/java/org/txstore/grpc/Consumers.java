@@ -43,7 +43,10 @@ final class Consumers {
 
     private static Map<String, FilterExpression> subscription(JSONObject facts) {
         String tags = facts.containsKey("tags") ? facts.getString("tags") : "*";
-        return Map.of(facts.getString("topic"), new FilterExpression(tags, FilterExpressionType.TAG));
+        FilterExpression wanted = facts.containsKey("sql")
+            ? new FilterExpression(facts.getString("sql"), FilterExpressionType.SQL92)
+            : new FilterExpression(tags, FilterExpressionType.TAG);
+        return Map.of(facts.getString("topic"), wanted);
     }
 
     static Program.Held simple(JSONObject facts) throws ClientException {
