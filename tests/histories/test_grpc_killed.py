@@ -1,0 +1,66 @@
+"""Guards what a crash of the server forgets of the deliveries to consumers of RocketMQ's gRPC protocol.
+
+Attempts within the message's own queue live in memory; those that ended before are counted in the retry topic.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import txstore
+from tests.grpc_wire import GrpcClient, GrpcWire, code, message
+from tests.ports import free_port
+from tests.unit.test_cli_serve import serving
+from tests.unit.test_grpc_consumers import GROUP, TOPIC, attempt_of, change, receive, received
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.torture, pytest.mark.kill]
+
+
+def failed(client: GrpcClient) -> int:
+    """Receives the one message and gives it back at once; the number of the attempt."""
+    (one,) = received(client)
+    assert base64.b64decode(one["body"]) == b"poison"
+    assert code(change(client, one)) == "OK"
+    return attempt_of(one)
+
+
+def is_stored(store: Path, queue: str, offset: int) -> bool:
+    """Whether a crash no longer forgets the group's offset."""
+    # RocketMQ writes numbers as names without quotes.
+    said = re.sub(r"(\d+):", r'"\1":', (store / "config" / "consumerOffset.json").read_text())
+    return bool(json.loads(said)["offsetTable"].get(queue, {}).get("0") == offset)
+
+
+def test_attempts_that_ended_are_counted_in_the_retry_topic_whatever_crashes(tmp_path: Path) -> None:
+    store, port, wire = tmp_path / "store", free_port(), GrpcWire(tmp_path / "wire")
+    with txstore.open(store) as broker:
+        broker.create_topic(TOPIC, 1)
+        broker.create_group(GROUP, retry_max_times=4)
+    options = ["--grpc", f"127.0.0.1:{port}", "--set", "flush_consumer_offset_interval=0.1"]
+    with wire.program:
+        with serving(store, *options) as (process, _):
+            client = wire.client(f"127.0.0.1:{port}")
+            assert code(client.send(message(TOPIC, b"poison"))) == "OK"
+            # A kill in these two attempts would forget them.
+            assert [failed(client), failed(client), attempt_of(received(client)[0])] == [1, 2, 3]
+            eventually(lambda: is_stored(store, f"{TOPIC}@{GROUP}", 1))
+            process.kill()
+        with serving(store, *options) as (process, _):
+            client = wire.client(f"127.0.0.1:{port}")
+            # The attempt that the kill ended is made again.
+            assert [failed(client), attempt_of(received(client)[0])] == [3, 4]
+            eventually(lambda: is_stored(store, f"%RETRY%{GROUP}@{GROUP}%{TOPIC}", 1))
+            process.kill()
+        with serving(store, *options):
+            client = wire.client(f"127.0.0.1:{port}")
+            assert [failed(client), failed(client)] == [4, 5]
+            assert receive(client) == ("MESSAGE_NOT_FOUND", [])
+    with txstore.open(store) as broker:
+        (letter,) = broker.dead_letters(GROUP)
+        assert letter.body == b"poison"
