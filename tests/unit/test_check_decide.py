@@ -213,8 +213,8 @@ def test_back_off_ends_with_the_retention_time() -> None:
     ("facts", "why"),
     [
         pytest.param(Facts(running=True), "its local transaction still runs", id="running"),
-        pytest.param(Facts(), "first checked after 6000 ms", id="fresh"),
-        pytest.param(Facts(immunity_ms=70), "the message's own immunity time is 70 ms", id="immune"),
+        pytest.param(Facts(), "first checked 6 s after it was stored", id="fresh"),
+        pytest.param(Facts(immunity_ms=70), "the message's own immunity time is 0.07 s", id="immune"),
         pytest.param(
             Facts(immunity_ms=70, checks=2, last_check_age_ms=0),
             "check 2 was sent and did not end it; the next check follows",

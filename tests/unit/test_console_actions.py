@@ -60,7 +60,7 @@ def test_a_customers_transaction_is_found_by_key_and_committed(
     found = browser.get("/transactions?key=c-17")
     assert [row[:2] for row in found.rows] == [[name, "pending"]]
     page = browser.get(found.link(name))
-    assert "first checked after 3600000 ms" in page.text
+    assert "first checked 3600 s after" in page.text
     with caplog.at_level(logging.INFO, "txstore.console"):
         page = press(browser, page, "Commit")
     assert f"transaction {name}: committed" in page.text

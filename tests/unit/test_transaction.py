@@ -463,7 +463,7 @@ def test_transactions_are_listed_by_group_topic_age_and_state(broker: EmbeddedBr
     assert (one.checks, one.producer_group, one.topic, one.running) == (0, "a", "t", False)
     assert one.owner == repr(a)
     assert one.next_check is not None
-    assert "first checked after" in one.why
+    assert "first checked" in one.why
 
 
 def test_threads_share_a_producer(broker: EmbeddedBroker, scripted: Any, read_all: ReadAll) -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from heapq import nlargest
 
 from txstore._native import DEAD_LETTER_PREFIX, DISCARD_TOPIC, SCHEDULE_TOPIC, StoreStat, is_system_topic
@@ -267,10 +267,10 @@ class Operations(Lists):
     def settings(self) -> dict[str, dict[str, str]]:
         """Returns names and values, as text: settings of the store, facts of its files, what opening it found."""
         broker = self._broker
-        config = {field.name: str(getattr(broker.config, field.name)) for field in dataclasses.fields(broker.config)}
+        config = {field.name: _text(getattr(broker.config, field.name)) for field in dataclasses.fields(broker.config)}
         stat = broker.stat()
         facts = {name: f"{getattr(stat, name):,}" for name in _STATISTICS}
-        report = {name: str(getattr(broker.open_report, name)) for name in _OPENING}
+        report = {name: _text(getattr(broker.open_report, name)) for name in _OPENING}
         return {"store": config, "files": facts, "opening": report}
 
     def _oldest(self) -> tuple[int, int, tuple[PendingGroup, ...]]:
@@ -382,3 +382,8 @@ def _late_ms(config: BrokerConfig) -> int:
 
 def _largest(counts: Mapping[str, int]) -> tuple[GroupLag, ...]:
     return tuple(GroupLag(group, count) for group, count in nlargest(_TOP, counts.items(), key=lambda one: one[1]))
+
+
+def _text(value: object) -> str:
+    """Returns a setting as text: a time span in seconds."""
+    return f"{value.total_seconds():g} s" if isinstance(value, timedelta) else str(value)

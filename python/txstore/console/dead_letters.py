@@ -5,7 +5,7 @@ from typing import Any
 
 from txstore.console.groups import must_read_group
 from txstore.console.page import ROWS, Action, Asked, Done, Page, Part
-from txstore.console.text import link, shown
+from txstore.console.text import counted, link, shown
 from txstore.consumer.progress import DeadLetter
 from txstore.errors import MessageNotFoundError
 
@@ -41,8 +41,8 @@ def _letter(asked: Asked) -> DeadLetter:
 def _question(asked: Asked) -> str:
     letter = _letter(asked)
     return (
-        f"Message {letter.message_id} of topic {letter.topic} failed {letter.reconsume_times} times. It is delivered "
-        "to this group again, and to no other. It stays in this list."
+        f"Message {letter.message_id} of topic {letter.topic} failed {counted(letter.reconsume_times, 'time')}. "
+        "It is delivered to this group again, and to no other. It stays in this list."
     )
 
 

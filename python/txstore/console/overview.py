@@ -52,7 +52,7 @@ def _tiles(overview: Overview, past: Past, outboxes: Sequence[_Tile]) -> list[_T
         _Tile(
             "Consumer lag",
             number(overview.lag),
-            f"in {counted(overview.groups, 'group')}",
+            f"of {counted(overview.groups, 'group')}",
             "/groups",
             "warning" if overview.lag > 0 else "ok",
             past.lag,
@@ -77,7 +77,7 @@ def _tiles(overview: Overview, past: Past, outboxes: Sequence[_Tile]) -> list[_T
         _Tile(
             "Messages per second",
             rate(past.messages_per_second),
-            "–" if past.bytes_per_second is None else f"the log grows by {size(round(past.bytes_per_second))} a second",
+            "measured in a few seconds" if past.bytes_per_second is None else f"the log grows by {size(round(past.bytes_per_second))} a second",
             "/topics",
             past=past.messages,
         ),

@@ -118,7 +118,7 @@ class _Web:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        for name in ("age", "body_of", "line_of", "number", "shown", "size", "utc"):
+        for name in ("age", "body_of", "counted", "line_of", "number", "shown", "size", "utc"):
             self._templates.filters[name] = getattr(text, name)
         self._templates.globals["link"] = text.link
 

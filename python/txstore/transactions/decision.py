@@ -170,5 +170,5 @@ def _awaited(waiting: Waiting, rules: CheckRules) -> str:
     if _last_check_age_ms(waiting) is not None:
         return f"check {waiting.checks} was sent and did not end it; the next check follows"
     if waiting.immunity_ms is not None:
-        return f"the message's own immunity time is {waiting.immunity_ms} ms"
-    return f"first checked after {rules.transaction_timeout_ms} ms"
+        return f"the message's own immunity time is {waiting.immunity_ms / 1000:g} s"
+    return f"first checked {rules.transaction_timeout_ms / 1000:g} s after it was stored"
