@@ -10,17 +10,20 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.semconv._incubating.attributes import messaging_attributes
 from opentelemetry.semconv.attributes import error_attributes
-from opentelemetry.trace import SpanKind
+from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 import txstore
 import txstore.aio
@@ -28,6 +31,7 @@ from tests.waiting import eventually
 from txstore import ConsumeResult, LocalTransactionState, Message, TransactionMessage
 from txstore.database import Database
 from txstore.otel import instrument, process
+from txstore.otel.context import with_context
 from txstore.testing import FakeBroker
 from txstore.testing import aio as fake_aio
 
@@ -195,6 +199,59 @@ def test_a_context_that_a_message_has_already_is_kept(broker: FakeBroker, spans:
     broker.producer("shop").send(Message("orders", b"x", properties={"traceparent": given}))
     (message,) = broker.messages("orders")
     assert message.properties["traceparent"] == given
+
+
+@pytest.mark.parametrize("state", [TraceState(), TraceState([("vendor", "a=1"), ("other", "2")])])
+@pytest.mark.parametrize("flags", [TraceFlags.DEFAULT, TraceFlags.SAMPLED])
+def test_a_context_is_written_as_the_propagator_does(state: TraceState, flags: int) -> None:
+    span = trace.NonRecordingSpan(SpanContext(0xA1, 0xB2, False, TraceFlags(flags), state))
+    expected: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(expected, trace.set_span_in_context(span))
+    assert expected
+    assert with_context(Message("orders", b"x"), span).properties == expected
+
+
+class Refusing(Sampler):
+    """Samples nothing, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, Mapping[str, object]] = {}
+
+    def should_sample(
+        self,
+        parent_context: Any,
+        trace_id: int,
+        name: str,
+        kind: Any = None,
+        attributes: Any = None,
+        *_: Any,
+        **__: Any,
+    ) -> SamplingResult:
+        self.asked[name] = dict(attributes or {})
+        return SamplingResult(Decision.DROP)
+
+    def get_description(self) -> str:
+        return "Refusing"
+
+
+def test_a_sampler_sees_what_the_operation_is_and_a_refused_context_travels() -> None:
+    sampler = Refusing()
+    with FakeBroker() as broker:
+        instrument(broker, tracer_provider=TracerProvider(sampler=sampler))
+        broker.producer("shop").send(Message("orders", b"x", keys=["o-1"]))
+        (message,) = broker.consumer("shipping", "orders").poll(timeout=5)
+        with process(message, group="shipping", tracer_provider=TracerProvider(sampler=sampler)):
+            pass
+    flags = int(message.properties["traceparent"].rpartition("-")[2], 16)
+    assert not flags & TraceFlags.SAMPLED
+    assert sampler.asked["send orders"] == {
+        "messaging.system": "rocketmq",
+        "messaging.operation.name": "send",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "orders",
+        "messaging.destination.partition.id": str(message.queue_id),
+    }
+    assert sampler.asked["process orders"]["messaging.consumer.group.name"] == "shipping"
 
 
 def test_a_message_without_room_for_a_context_is_sent_without(broker: FakeBroker) -> None:

@@ -77,7 +77,9 @@ def _tiles(overview: Overview, past: Past, outboxes: Sequence[_Tile]) -> list[_T
         _Tile(
             "Messages per second",
             rate(past.messages_per_second),
-            "measured in a few seconds" if past.bytes_per_second is None else f"the log grows by {size(round(past.bytes_per_second))} a second",
+            "measured in a few seconds"
+            if past.bytes_per_second is None
+            else f"the log grows by {size(round(past.bytes_per_second))} a second",
             "/topics",
             past=past.messages,
         ),

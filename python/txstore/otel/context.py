@@ -14,7 +14,7 @@ from txstore.message import Message
 
 __all__ = ["carried", "row_properties", "with_context"]
 
-_TRACEPARENT = "traceparent"
+_TRACEPARENT, _TRACESTATE = "traceparent", "tracestate"
 _NAME_ENDS, _VALUE_ENDS = "\x01", "\x02"
 _w3c = TraceContextTextMapPropagator()
 
@@ -33,17 +33,20 @@ def with_context(message: Message, span: trace.Span) -> Message:
     A message that was sent before is recognized by its properties, too, so it is not changed.
     """
     properties = message.properties
-    carrier: dict[str, str] = {}
-    _w3c.inject(carrier, trace.set_span_in_context(span))
-    if not carrier or _TRACEPARENT in properties or message.transaction_id is not None:
+    context = span.get_span_context()
+    if not context.is_valid or _TRACEPARENT in properties or message.transaction_id is not None:
         return message
+    # What the propagator's `inject` writes, without the copies of contexts that it needs for each message.
+    properties[_TRACEPARENT] = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+    if context.trace_state:
+        properties[_TRACESTATE] = context.trace_state.to_header()
     try:
         return Message(
             message.topic,
             message.body,
             tags=message.tags,
             keys=message.keys or None,
-            properties=properties | carrier,
+            properties=properties,
             flag=message.flag,
             delay_level=message.delay_level,
             message_group=message.message_group,

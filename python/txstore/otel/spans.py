@@ -7,8 +7,9 @@ Always: an exception is recorded and raised on. Names and attributes are those o
 Not here: where the operations are (`instrument`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
@@ -29,12 +30,16 @@ from txstore.otel.context import carried
 __all__ = ["PRODUCER_GROUP", "SCHEMA", "TRANSACTION_ID", "Spans", "parent_of", "process"]
 
 SCHEMA = "https://opentelemetry.io/schemas/1.41.0"
-_SYSTEM = {"messaging.system": "rocketmq"}
+_NAME = "messaging.operation.name"
+_TOPIC = "messaging.destination.name"
+_PARTITION = "messaging.destination.partition.id"
+_CONSUMER_GROUP = "messaging.consumer.group.name"
 _LINKS_MAX = 128
 TRANSACTION_ID = "txstore.transaction.id"
 PRODUCER_GROUP = "txstore.producer.group"
 
 _Attributes = dict[str, AttributeValue]
+_Optional = dict[str, AttributeValue | None]
 
 
 class Spans:
@@ -44,126 +49,92 @@ class Spans:
         """`provider`: None for the program's."""
         self._tracer = trace.get_tracer("txstore", __version__, provider, SCHEMA)
 
-    @contextmanager
-    def _span(
-        self,
-        name: str,
-        type_: str | None,
-        topic: str | None,
-        kind: SpanKind,
-        attributes: Mapping[str, AttributeValue | None],
-        *,
-        parent: contexts.Context | None = None,
-        links: Sequence[SpanContext] = (),
-    ) -> Iterator[Span]:
-        span = self._tracer.start_span(
-            name if topic is None else f"{name} {topic}",
-            parent,
-            kind,
-            _operation(name, type_, topic, attributes),
-            [Link(link) for link in links],
-        )
-        with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-            try:
-                yield span
-            except BaseException as error:
-                fail(span, error)
-                raise
-
-    @contextmanager
     def send(
         self, messages: Sequence[Message], group: str, queue_id: int | None, name: str = "send", type_: str = "send"
-    ) -> Iterator[Span]:
+    ) -> AbstractContextManager[Span]:
         """`prepare` is the name of storing half messages, `create` of inserting rows."""
-        topics = {message.topic for message in messages}
-        more = _one(messages[0]) if len(messages) == 1 else {}
-        if name == "prepare":
-            more["messaging.rocketmq.message.type"] = "transaction"
-        attributes: dict[str, AttributeValue | None] = {
-            PRODUCER_GROUP: group,
-            "messaging.destination.partition.id": None if queue_id is None else str(queue_id),
-            "messaging.batch.message_count": len(messages) if len(messages) > 1 else None,
-        }
-        topic = topics.pop() if len(topics) == 1 else None
-        with self._span(name, type_, topic, SpanKind.PRODUCER, more | attributes) as span:
-            yield span
+        known = _known(name, type_, _topic_of(messages))
+        if queue_id is not None:
+            known[_PARTITION] = str(queue_id)
+
+        def more() -> _Optional:
+            one = _one(messages[0]) if len(messages) == 1 else {}
+            if name == "prepare":
+                one["messaging.rocketmq.message.type"] = "transaction"
+            count = len(messages) if len(messages) > 1 else None
+            return one | {PRODUCER_GROUP: group, "messaging.batch.message_count": count}
+
+        return _Running(self._tracer, SpanKind.PRODUCER, known, more)
 
     def sent(self, span: Span, sent: SentMessage) -> None:
         """Notes where a message was stored."""
+        if not span.is_recording():
+            return
         span.set_attribute("messaging.message.id", sent.message_id)
         if sent.transaction_id is not None:
             span.set_attribute(TRANSACTION_ID, transaction_id_of(sent))
 
     def local_transaction(self, half: SentMessage, group: str, parent: Span) -> Span:
         """Begins the span of a local transaction."""
-        attributes = {TRANSACTION_ID: transaction_id_of(half), PRODUCER_GROUP: group}
-        named = _operation("local transaction", None, half.topic, attributes)
-        here = trace.set_span_in_context(parent)
-        return self._tracer.start_span(f"local transaction {half.topic}", here, attributes=named)
+        known = _known("local transaction", None, half.topic)
+        span = self._tracer.start_span(_title(known), trace.set_span_in_context(parent), attributes=known)
+        if span.is_recording():
+            span.set_attributes({TRANSACTION_ID: transaction_id_of(half), PRODUCER_GROUP: group})
+        return span
 
-    @contextmanager
     def end(
         self, half: SentMessage, state: LocalTransactionState, group: str | None, parent: SpanContext | None
-    ) -> Iterator[Span]:
-        attributes: dict[str, AttributeValue | None] = {
-            PRODUCER_GROUP: group,
-            TRANSACTION_ID: transaction_id_of(half),
-            "messaging.message.id": half.message_id,
-        }
-        name = state.name.lower()
-        with self._span(name, "settle", half.topic, SpanKind.CLIENT, attributes, parent=parent_of(parent)) as span:
-            yield span
+    ) -> AbstractContextManager[Span]:
+        def more() -> _Optional:
+            named = {TRANSACTION_ID: transaction_id_of(half), "messaging.message.id": half.message_id}
+            return {PRODUCER_GROUP: group, **named}
 
-    @contextmanager
-    def check(self, message: TransactionMessage, group: str) -> Iterator[Span]:
+        known = _known(state.name.lower(), "settle", half.topic)
+        return _Running(self._tracer, SpanKind.CLIENT, known, more, parent_of(parent))
+
+    def check(self, message: TransactionMessage, group: str) -> AbstractContextManager[Span]:
         """A check may be hours later, so it is a trace of its own with a link to the half message's."""
-        context = carried(message.properties)
-        attributes: dict[str, AttributeValue | None] = {
-            PRODUCER_GROUP: group,
-            TRANSACTION_ID: message.transaction_id,
-            "messaging.message.id": message.transaction_id,
-        }
-        links = [] if context is None else [context]
-        with self._span("check", "process", message.topic, SpanKind.CONSUMER, attributes, links=links) as span:
-            yield span
+        name = message.transaction_id
+        more: _Optional = {PRODUCER_GROUP: group, TRANSACTION_ID: name, "messaging.message.id": name}
+        known = _known("check", "process", message.topic)
+        return _Running(self._tracer, SpanKind.CONSUMER, known, lambda: more, link=carried(message.properties))
 
     def received(self, messages: Sequence[ReceivedMessage], group: str, began_ns: int) -> None:
         """Notes messages that a consumer took, with a link to the context of each."""
-        topics = {message.topic for message in messages}
-        attributes: dict[str, AttributeValue | None] = {
-            "messaging.consumer.group.name": group,
+        known = _known("poll", "receive", _topic_of(messages))
+        known[_CONSUMER_GROUP] = group
+        attributes: _Optional = {
             "messaging.batch.message_count": len(messages) if len(messages) > 1 else None,
             "messaging.message.id": messages[0].message_id if len(messages) == 1 else None,
         }
-        topic = topics.pop() if len(topics) == 1 else None
         found = (carried(message.properties) for message in messages[:_LINKS_MAX])
         self._tracer.start_span(
-            "poll" if topic is None else f"poll {topic}",
+            _title(known),
             kind=SpanKind.CLIENT,
-            attributes=_operation("poll", "receive", topic, attributes),
+            attributes=known | _present(attributes),
             links=[Link(context) for context in found if context is not None],
             start_time=began_ns,
         ).end()
 
-    @contextmanager
-    def process(self, message: ReceivedMessage, group: str | None) -> Iterator[Span]:
+    def process(self, message: ReceivedMessage, group: str | None) -> AbstractContextManager[Span]:
         """A child of the span that sent the message."""
         context = carried(message.properties)
-        attributes: dict[str, AttributeValue | None] = {
-            "messaging.consumer.group.name": group,
-            "messaging.destination.partition.id": str(message.queue_id),
-            "messaging.message.id": message.message_id,
-            "messaging.message.body.size": len(message.body),
-            "messaging.rocketmq.message.keys": message.keys or None,
-            "messaging.rocketmq.message.tag": message.tags,
-            TRANSACTION_ID: message.transaction_id,
-            "txstore.reconsume_times": message.reconsume_times or None,
-        }
-        links = [] if context is None else [context]
-        parent = parent_of(context)
-        topic = message.topic
-        with self._span("process", "process", topic, SpanKind.CONSUMER, attributes, parent=parent, links=links) as span:
-            yield span
+        known = _known("process", "process", message.topic)
+        known[_PARTITION] = str(message.queue_id)
+        if group is not None:
+            known[_CONSUMER_GROUP] = group
+
+        def more() -> _Optional:
+            return {
+                "messaging.message.id": message.message_id,
+                "messaging.message.body.size": len(message.body),
+                "messaging.rocketmq.message.keys": message.keys or None,
+                "messaging.rocketmq.message.tag": message.tags,
+                TRANSACTION_ID: message.transaction_id,
+                "txstore.reconsume_times": message.reconsume_times or None,
+            }
+
+        return _Running(self._tracer, SpanKind.CONSUMER, known, more, parent_of(context), context)
 
     def at(
         self,
@@ -177,9 +148,9 @@ class Spans:
         error: BaseException | None = None,
     ) -> None:
         """Notes an operation of a known time on a message, as a child of the span that sent it."""
-        named = _operation(name, type_, topic, attributes)
+        known = _known(name, type_, topic) | _present(attributes)
         began, ended = times_ns
-        span = self._tracer.start_span(f"{name} {topic}", parent_of(parent), kind, named, start_time=began)
+        span = self._tracer.start_span(_title(known), parent_of(parent), kind, known, start_time=began)
         if error is not None:
             fail(span, error)
         span.end(ended)
@@ -208,20 +179,73 @@ def fail(span: Span, error: BaseException) -> None:
         span.record_exception(error)
 
 
-def _operation(
-    name: str, type_: str | None, topic: str | None, attributes: Mapping[str, AttributeValue | None]
-) -> _Attributes:
-    every: dict[str, AttributeValue | None] = {
-        **_SYSTEM,
-        "messaging.operation.name": name,
-        "messaging.operation.type": type_,
-        "messaging.destination.name": topic,
-        **attributes,
-    }
-    return {key: value for key, value in every.items() if value is not None}
+class _Running(AbstractContextManager[Span]):
+    """A span that is current in a `with` block. `known`: attributes that samplers see; `more`: those of recorded spans.
+
+    A class, not a generator: spans that nobody samples must cost little.
+    """
+
+    __slots__ = ("_kind", "_known", "_link", "_more", "_parent", "_span", "_token", "_tracer")
+
+    def __init__(
+        self,
+        tracer: trace.Tracer,
+        kind: SpanKind,
+        known: _Attributes,
+        more: Callable[[], _Optional],
+        parent: contexts.Context | None = None,
+        link: SpanContext | None = None,
+    ) -> None:
+        self._tracer, self._kind, self._known, self._more = tracer, kind, known, more
+        self._parent, self._link = parent, link
+
+    def __enter__(self) -> Span:
+        links = () if self._link is None else (Link(self._link),)
+        known = self._known
+        self._span = span = self._tracer.start_span(_title(known), self._parent, self._kind, known, links)
+        if span.is_recording():
+            span.set_attributes(_present(self._more()))
+        self._token = contexts.attach(trace.set_span_in_context(span))
+        return span
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            fail(self._span, error)
+        contexts.detach(self._token)
+        self._span.end()
 
 
-def _one(message: Message) -> dict[str, AttributeValue | None]:
+def _topic_of(messages: Sequence[Message] | Sequence[ReceivedMessage]) -> str | None:
+    """Returns the topic of all messages; None if they have several, or there are none."""
+    if len(messages) == 1:
+        return messages[0].topic
+    topics = {message.topic for message in messages}
+    return topics.pop() if len(topics) == 1 else None
+
+
+def _known(name: str, type_: str | None, topic: str | None) -> _Attributes:
+    """Returns what is known of an operation before it begins."""
+    known: _Attributes = {"messaging.system": "rocketmq", _NAME: name}
+    if type_ is not None:
+        known["messaging.operation.type"] = type_
+    if topic is not None:
+        known[_TOPIC] = topic
+    return known
+
+
+def _title(known: _Attributes) -> str:
+    """Returns the name of a span: its operation and its topic."""
+    name, topic = known[_NAME], known.get(_TOPIC)
+    return str(name) if topic is None else f"{name!s} {topic!s}"
+
+
+def _present(attributes: Mapping[str, AttributeValue | None]) -> _Attributes:
+    return {key: value for key, value in attributes.items() if value is not None}
+
+
+def _one(message: Message) -> _Optional:
     kind = "fifo" if message.message_group is not None else "delay" if message.delay_level else "normal"
     return {
         "messaging.message.body.size": len(message.body),
