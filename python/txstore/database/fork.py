@@ -8,10 +8,11 @@ Not here: the database calls of the user's own threads. A program that forks whi
           alone.
 """
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from txstore.forks import at_fork
 
 __all__ = ["inside_database", "outside_database"]
 
@@ -83,4 +84,4 @@ def _after_in_child() -> None:
     _gate = _Gate()  # The threads that were counted do not exist here.
 
 
-os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

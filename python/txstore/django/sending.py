@@ -7,7 +7,6 @@ Not here: the rows (`txstore.database`).
 """
 
 import atexit
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from txstore.database import Database, OutboxProducer, OutboxReceipt
 from txstore.database.django import Alias
 from txstore.database.outbox import BlockingSession
 from txstore.django.settings import read_keep_sent, read_settings
+from txstore.forks import at_fork
 from txstore.message import Message
 
 __all__ = ["broker", "close", "database", "producer", "send", "send_batch", "use_broker"]
@@ -78,7 +78,7 @@ class _Process:
 
 _process = _Process()
 atexit.register(_process.close)
-os.register_at_fork(after_in_child=_process.begin)
+at_fork(after_in_child=_process.begin)
 
 
 @cache

@@ -5,7 +5,6 @@ Always: some file handles are reserved for the store. The soft limit is raised a
 
 import logging
 import os
-import resource
 
 from txstore.errors import TooManyFilesError
 
@@ -38,6 +37,8 @@ def connections_within_limit(asked: int) -> int:
 
 def _raise_soft_limit(wanted: int) -> int:
     """Raises the soft limit of open files to `wanted`, as far as the hard limit allows, and returns it."""
+    import resource  # Windows has no such module, and no such limit of sockets.
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft == resource.RLIM_INFINITY or soft >= most:

@@ -20,6 +20,7 @@ from txstore.broker.local_socket import keep_in_child
 from txstore.client.broker import RemoteBroker, Session
 from txstore.client.loop import LoopThread, run_on
 from txstore.config import BrokerConfig
+from txstore.forks import at_fork
 from txstore.shared.sharing import Sharing
 from txstore.shared.writer import Writer
 
@@ -170,4 +171,4 @@ def _replace_locks() -> None:
         broker._renewing = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_replace_locks)
+at_fork(after_in_child=_replace_locks)

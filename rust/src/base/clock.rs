@@ -24,15 +24,27 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn wall(&self) -> TimestampMs {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        TimestampMs(now.tv_sec * 1_000 + now.tv_nsec / 1_000_000)
+        let since_epoch = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+        TimestampMs(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
     }
 
     fn monotonic_ms(&self) -> i64 {
-        // Boottime also advances while the machine sleeps, so transactions age then, too.
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        now.tv_sec * 1_000 + now.tv_nsec / 1_000_000
+        // It also advances while the machine sleeps, so transactions age then, too.
+        since_boot_ms()
     }
+}
+
+#[cfg(target_os = "linux")]
+fn since_boot_ms() -> i64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec * 1_000 + now.tv_nsec / 1_000_000
+}
+
+#[cfg(not(target_os = "linux"))]
+fn since_boot_ms() -> i64 {
+    static FIRST: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    let first = FIRST.get_or_init(std::time::Instant::now);
+    i64::try_from(first.elapsed().as_millis()).unwrap_or(i64::MAX)
 }
 
 /// A clock that a test sets.

@@ -10,4 +10,6 @@ pub mod names;
 pub mod options;
 pub mod panics;
 pub(crate) mod sync;
+#[cfg_attr(not(all(target_os = "linux", not(txstore_without_disk))), path = "system/elsewhere.rs")]
+pub(crate) mod system;
 pub mod units;

@@ -4,7 +4,6 @@
 //! Out:    what was written, and how far the log must be durable before the write counts.
 //! Always: no call waits for a sync. A thread syncs, and a file descriptor tells the loop.
 
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
@@ -142,7 +141,7 @@ impl LoopStore {
     }
 
     fn fileno(&self) -> i32 {
-        self.syncs.descriptor().as_raw_fd()
+        self.syncs.descriptor()
     }
 
     fn stop(&self) {

@@ -114,7 +114,10 @@ mod _native {
         let note = pyo3::types::PyCFunction::new_closure(py, None, None, |_args, _kwargs| crate::store::note_fork())?;
         let options = pyo3::types::PyDict::new(py);
         options.set_item("after_in_child", note)?;
-        py.import("os")?.call_method("register_at_fork", (), Some(&options))?;
+        let os = py.import("os")?;
+        if os.hasattr("register_at_fork")? {
+            os.call_method("register_at_fork", (), Some(&options))?;
+        }
         Ok(())
     }
 }
@@ -127,7 +130,7 @@ fn unique_id() -> String {
     static IDS: crate::base::sync::unmodelled::Mutex<Option<(u32, UniqueIds)>> =
         crate::base::sync::unmodelled::Mutex::new(None);
     let clock = SystemClock;
-    let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
+    let pid = std::process::id();
     let mut known = IDS.lock();
     if known.as_ref().is_none_or(|(process, _)| *process != pid) {
         let mixed = clock.wall().0.cast_unsigned().wrapping_mul(0x9E37_79B9_7F4A_7C15);

@@ -8,18 +8,18 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
 use super::connection::Connection;
 use super::counters::Counters;
 use super::grpc::{self, Messaging};
+use super::local::{self, UnixListener};
 pub use super::options::ServerOptions;
 use super::service::Service;
 use super::session::Session;
@@ -160,11 +160,12 @@ impl Listener {
     }
 }
 
-/// Returns whether a client may connect at all. A Unix socket serves its owner and root.
+/// Returns whether a client may connect at all.
 fn may_connect(stream: &Stream) -> bool {
-    let Stream::Unix(unix) = stream else { return true };
-    let own = rustix::process::geteuid().as_raw();
-    unix.peer_cred().is_ok_and(|peer| peer.uid() == own || peer.uid() == 0)
+    match stream {
+        Stream::Unix(unix) => local::may_connect(unix),
+        Stream::Tcp(_) | Stream::Tls(_) => true,
+    }
 }
 
 fn bind_all(options: &ServerOptions, runtime: &Runtime) -> Result<(Vec<Listener>, Vec<SocketAddr>)> {
@@ -176,7 +177,7 @@ fn bind_all(options: &ServerOptions, runtime: &Runtime) -> Result<(Vec<Listener>
         listeners.push(Listener::Tcp(listener));
     }
     if let Some(path) = &options.unix {
-        listeners.push(Listener::Unix(bind_unix(path)?));
+        listeners.push(Listener::Unix(local::bind(path)?));
     }
     if let Some(socket) = &options.local {
         let failed = |error| Error::from_io("listen at", "the local socket", error);
@@ -194,10 +195,6 @@ fn bind_tcp(wanted: SocketAddr, runtime: &Runtime) -> Result<(TcpListener, Socke
     let listener = TcpListener::from_std(listener).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     Ok((listener, address))
-}
-
-fn bind_unix(path: &Path) -> Result<UnixListener> {
-    UnixListener::bind(path).map_err(|error| Error::from_io("listen at", path, error))
 }
 
 async fn accept(service: Arc<Service>, listener: Listener, mut stopping: watch::Receiver<bool>) {

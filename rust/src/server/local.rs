@@ -1,4 +1,4 @@
-//! Listens on a Unix socket for other processes of this machine, before a server is needed.
+//! Listens on Unix sockets for other processes of this machine, also before a server is needed.
 //!
 //! In:     the path of a socket to create, or an abstract name (`@NAME`).
 //! Out:    the news that a client has connected; the socket, for a server.
@@ -8,17 +8,31 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::net::SocketAddr;
+pub use std::os::unix::net::UnixListener as LocalSocket;
+use std::path::Path;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::{read, retry_on_intr, write};
+pub(super) use tokio::net::{UnixListener, UnixStream};
 
 use crate::base::error::{Error, Result};
+
+/// Listens at a path for a server.
+pub(super) fn bind(path: &Path) -> Result<UnixListener> {
+    UnixListener::bind(path).map_err(|error| Error::from_io("listen at", path, error))
+}
+
+/// Returns whether a client may connect at all. A Unix socket serves its owner and root.
+pub(super) fn may_connect(client: &UnixStream) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    client.peer_cred().is_ok_and(|peer| peer.uid() == own || peer.uid() == 0)
+}
 
 /// A listening Unix socket.
 #[derive(Debug)]
 pub struct LocalListener {
-    listener: UnixListener,
+    listener: LocalSocket,
     wake: OwnedFd,
 }
 
@@ -27,8 +41,8 @@ impl LocalListener {
     pub fn bind(address: &str) -> Result<Self> {
         let failed = |error: io::Error| Error::from_io("listen at", address, error);
         let listener = match address.strip_prefix('@') {
-            Some(name) => SocketAddr::from_abstract_name(name).and_then(|address| UnixListener::bind_addr(&address)),
-            None => UnixListener::bind(address),
+            Some(name) => SocketAddr::from_abstract_name(name).and_then(|address| LocalSocket::bind_addr(&address)),
+            None => LocalSocket::bind(address),
         };
         let listener = listener.map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
@@ -58,7 +72,7 @@ impl LocalListener {
     }
 
     /// Returns another handle of the listening socket, for a server.
-    pub fn socket(&self) -> Result<UnixListener> {
+    pub fn socket(&self) -> Result<LocalSocket> {
         self.listener.try_clone().map_err(|error| Error::from_io("share", "the local socket", error))
     }
 

@@ -24,6 +24,7 @@ mod grpc;
 #[cfg(feature = "testing")]
 pub use grpc::probe as grpc_probe;
 pub mod listener;
+#[cfg_attr(not(all(target_os = "linux", not(txstore_without_disk))), path = "local/elsewhere.rs")]
 pub mod local;
 mod offset;
 pub mod options;

@@ -4,13 +4,13 @@
 //! Out:    plain values.
 
 use std::net::SocketAddr;
-use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::accounts::Accounts;
 use super::copies::CopyRules;
 use super::deadlines::TimeLimits;
+use super::local::LocalSocket;
 use super::tls::TlsOptions;
 
 /// The options of the gRPC protocol.
@@ -31,7 +31,7 @@ pub struct ServerOptions {
     /// The path of a Unix socket.
     pub unix: Option<PathBuf>,
     /// The store's own socket, for processes of the same user.
-    pub local: Option<UnixListener>,
+    pub local: Option<LocalSocket>,
     /// The number of threads for connections.
     pub io_threads: usize,
     /// The maximum number of open connections. Further ones are closed at once.

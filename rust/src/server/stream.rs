@@ -8,8 +8,9 @@ use std::io;
 use std::net::SocketAddr;
 
 use tokio::io::{Interest, Ready};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 
+use super::local::UnixStream;
 use super::tls::TlsStream;
 
 #[derive(Debug)]

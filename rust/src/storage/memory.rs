@@ -24,6 +24,7 @@ use super::{DirEntry, File, Lock, OpenMode, Opener, ReadMap, SharedMap, Storage}
 use crate::base::clock::Clock;
 use crate::base::error::{Error, Result};
 use crate::base::sync::unmodelled::{Mutex, RwLock};
+use crate::base::system;
 use crate::base::units::TimestampMs;
 pub use held::HeldSyncs;
 use held::SyncGate;
@@ -151,7 +152,7 @@ impl Memory {
     pub fn with_own_ids() -> Self {
         let mut random = [0; 8];
         // Without random bits the ids repeat, which harms only tests that keep them.
-        let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+        let _ = system::random(&mut random);
         let [process @ .., a, b, c, d] = random;
         let opens = AtomicU64::new(u64::from(u32::from_ne_bytes([a, b, c, d])));
         let shared = Shared { opens, process: u32::from_ne_bytes(process).max(1), ..Shared::default() };
@@ -368,9 +369,9 @@ impl Shared {
 impl FaultKind {
     fn error(self) -> io::Error {
         match self {
-            Self::Io | Self::Tear(_) | Self::Stop | Self::StopInside(_) => rustix::io::Errno::IO.into(),
-            Self::NoSpace => rustix::io::Errno::NOSPC.into(),
-            Self::ReadOnly => rustix::io::Errno::ROFS.into(),
+            Self::Io | Self::Tear(_) | Self::Stop | Self::StopInside(_) => io::Error::from_raw_os_error(libc::EIO),
+            Self::NoSpace => io::Error::from_raw_os_error(libc::ENOSPC),
+            Self::ReadOnly => io::Error::from_raw_os_error(libc::EROFS),
         }
     }
 }
@@ -567,10 +568,10 @@ impl MemoryFile {
     fn changes(&self, operation: &'static str, end: Option<u64>) -> Result<(Changing<'_>, Option<FaultKind>)> {
         let (changing, fault) = self.shared.next_change(&self.path);
         if !self.writable {
-            return Err(self.error(operation, rustix::io::Errno::BADF));
+            return Err(self.error(operation, io::Error::from_raw_os_error(libc::EBADF)));
         }
         if end.is_none_or(|end| end > LEN_MAX) {
-            return Err(self.error(operation, rustix::io::Errno::FBIG));
+            return Err(self.error(operation, io::Error::from_raw_os_error(libc::EFBIG)));
         }
         Ok((changing, fault))
     }

@@ -9,6 +9,7 @@
 pub mod ahead;
 pub mod checkpoint;
 pub mod config_file;
+#[cfg_attr(not(all(target_os = "linux", not(txstore_without_disk))), path = "disk/elsewhere.rs")]
 pub mod disk;
 pub mod epochs;
 #[cfg(any(test, feature = "memory"))]
@@ -25,6 +26,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::base::error::Result;
+use crate::base::system;
 use crate::base::units::TimestampMs;
 
 /// How a file is opened.
@@ -67,18 +69,13 @@ pub trait Storage: Send + Sync + Debug {
     /// Counts an opening, and returns its identity.
     fn opener(&self) -> Opener {
         static OPENS: AtomicU64 = AtomicU64::new(0);
-        let process = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
         let mut random = [0; 16];
-        let filled = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
-        let random = filled.is_ok_and(|bytes| bytes == random.len()).then_some(u128::from_ne_bytes(random));
-        Opener { process, opens: OPENS.fetch_add(1, Ordering::Relaxed), random }
+        let random = system::random(&mut random).then_some(u128::from_ne_bytes(random));
+        Opener { process: std::process::id(), opens: OPENS.fetch_add(1, Ordering::Relaxed), random }
     }
     /// Returns whether a process with that id runs on this machine.
     fn is_running(&self, process: u32) -> bool {
-        let process = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw);
-        let found = process.map(rustix::process::test_kill_process);
-        // A process of another user cannot be signalled, but it runs.
-        !matches!(found, Some(Err(rustix::io::Errno::SRCH)) | None)
+        system::is_running(process)
     }
     /// Opens a file.
     fn open(&self, path: &str, mode: OpenMode) -> Result<Box<dyn File>>;

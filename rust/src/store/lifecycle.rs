@@ -97,7 +97,7 @@ impl Lifecycle {
     #[inline]
     pub(super) fn check_open(&self) -> Result<()> {
         if self.is_forked() {
-            let here = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
+            let here = std::process::id();
             return Err(Error::StoreForked { owner: self.process, here });
         }
         if self.is_closed() {

@@ -5,14 +5,12 @@
 //! Always: no call waits for the disk. One sync serves all requests that came before it.
 //! Not here: who waits for which end.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-
-use rustix::event::{EventfdFlags, eventfd};
 
 use super::Store;
 use crate::base::error::{Error, Result};
 use crate::base::sync::unmodelled::{Condvar, Mutex};
+use crate::base::system::Event;
 use crate::base::units::PhysicalOffset;
 
 /// A thread that syncs on request. It ends when this is dropped.
@@ -26,7 +24,7 @@ pub struct SyncThread {
 struct Requests {
     state: Mutex<State>,
     came: Condvar,
-    synced: OwnedFd,
+    synced: Event,
 }
 
 #[derive(Debug, Default)]
@@ -41,8 +39,8 @@ struct State {
 impl SyncThread {
     /// Starts the thread.
     pub fn start(store: Arc<Store>) -> Result<Self> {
-        let synced = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| Error::from_io("create an event descriptor for", store.path(), error.into()))?;
+        let synced =
+            Event::new().map_err(|error| Error::from_io("create an event descriptor for", store.path(), error))?;
         let requests = Arc::new(Requests { state: Mutex::default(), came: Condvar::default(), synced });
         let (its_store, its_requests) = (Arc::clone(&store), Arc::clone(&requests));
         std::thread::Builder::new()
@@ -62,17 +60,22 @@ impl SyncThread {
     /// Returns how far the log is durable, or the error of a failed sync. The descriptor is not readable after this, until
     /// the next sync.
     pub fn durable(&self) -> Result<PhysicalOffset> {
-        // It fails if nothing was synced since, which is fine.
-        let _ = rustix::io::read(&self.requests.synced, &mut [0; 8]);
+        self.requests.synced.clear();
         match &self.requests.state.lock().failed {
             Some(error) => Err(error.repeat()),
             None => Ok(self.store.durable_end()),
         }
     }
 
-    /// Returns the file descriptor that is readable after a sync.
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.requests.synced.as_fd()
+    /// Returns the number of the file descriptor that is readable after a sync.
+    pub fn descriptor(&self) -> i32 {
+        self.requests.synced.descriptor()
+    }
+
+    /// Returns the event that is set after a sync.
+    #[cfg(test)]
+    pub(super) fn event(&self) -> &Event {
+        &self.requests.synced
     }
 
     /// Ends the thread after the requests that it has. Idempotent.
@@ -101,8 +104,7 @@ impl Requests {
                 if let Err(error) = synced {
                     state.failed.get_or_insert(error);
                 }
-                // It fails only if nobody has read 2^64 - 2 events, and then the descriptor is readable.
-                let _ = rustix::io::write(&self.synced, &1_u64.to_ne_bytes());
+                self.synced.set();
             } else if state.is_stopped {
                 return;
             } else {

@@ -22,7 +22,6 @@ and with a remote log, it takes over rows that wait for long (`unattended`).
 import asyncio
 import itertools
 import logging
-import os
 import threading
 import time
 import weakref
@@ -60,6 +59,7 @@ from txstore.errors import (
     StoreClosedError,
     TxStoreError,
 )
+from txstore.forks import at_fork
 from txstore.producer.local_transaction import error_text
 from txstore.producer.outbox import OutboxLog
 
@@ -631,4 +631,4 @@ def _begin_in_child() -> None:
         forwarder._begin()
 
 
-os.register_at_fork(after_in_child=_begin_in_child)
+at_fork(after_in_child=_begin_in_child)

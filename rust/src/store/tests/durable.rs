@@ -168,7 +168,7 @@ fn an_end_that_waits_for_no_sync_waits_for_no_group() {
 
 /// Waits until the descriptor of a sync thread is readable, then returns what it tells.
 fn synced(syncs: &SyncThread) -> Result<PhysicalOffset> {
-    let mut wanted = [PollFd::from_borrowed_fd(syncs.descriptor(), PollFlags::IN)];
+    let mut wanted = [PollFd::new(syncs.event(), PollFlags::IN)];
     let patience = Timespec { tv_sec: 30, tv_nsec: 0 };
     assert_eq!(poll(&mut wanted, Some(&patience)).unwrap(), 1, "no sync was reported");
     syncs.durable()
