@@ -51,7 +51,7 @@ peer: $(NATIVE) ## a real RocketMQ and all its clients; both continue each other
 
 # PYTHONS: interpreters, by default those that are supported and on the path. SPARKS: versions of pyspark.
 SPARKS ?= 4.0.5 4.1.4 4.2.1 4.3.0
-matrix: $(NATIVE) $(VENV)/.stamp-docs ## all databases, the site, the browser, other versions of Python and Spark (needs PostgreSQL, MariaDB, Chromium, Java 17)
+matrix: $(NATIVE) $(VENV)/.stamp-docs $(VENV)/.stamp-matrix ## all databases, the site, the browser, other versions of Python and Spark (needs PostgreSQL, MariaDB, Chromium, Java 17)
 	$(call step,databases and browser,$(BIN)/python -m pytest --tier matrix)
 	$(call step,wheel,rm -rf target/wheels && $(BIN)/maturin build --release --locked --quiet --out target/wheels)
 	$(call step,versions,$(BIN)/python -m tests.versions target/wheels/*.whl $(PYTHONS:%=--python %) $(SPARKS:%=--spark %))
@@ -160,7 +160,7 @@ elsewhere: $(DEPS) ## compiles for macOS and Windows, where rustup can install t
 			|| { printf 'make: failed: cargo check for %s\n' $$target >&2; exit 1; }; \
 	done
 
-lock: ## rewrites requirements-dev.lock, -docs, -bench and -wheels with today's versions
+lock: ## rewrites requirements-dev.lock, -docs, -bench, -wheels and -matrix with today's versions
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark pytest-xdist hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pymysql asyncmy 'django<6' flask alembic pyspark pyarrow 'pandas<3' polars duckdb typer rich pyte fastapi pydantic uvicorn gunicorn prometheus-client 'faststream<0.8' rocketmq-python-client trustme promql-parser grafana-foundation-sdk jinja2 starlette playwright axe-playwright-python kubernetes-validate pyelftools
 	@{ head -n 1 requirements-dev.lock; .venv-lock/bin/python -m pip freeze; } > requirements-dev.lock.new
@@ -175,7 +175,11 @@ lock: ## rewrites requirements-dev.lock, -docs, -bench and -wheels with today's 
 	@.venv-lock/bin/python -m pip uninstall --quiet --yes -r requirements-bench.lock
 	@.venv-lock/bin/python -m pip install --quiet ziglang cargo-zigbuild
 	@{ head -n 1 requirements-wheels.lock; .venv-lock/bin/python -m pip freeze | grep -vxF -f requirements-dev.lock; } > requirements-wheels.lock.new
-	@mv requirements-wheels.lock.new requirements-wheels.lock && rm -rf .venv-lock
+	@mv requirements-wheels.lock.new requirements-wheels.lock
+	@.venv-lock/bin/python -m pip uninstall --quiet --yes -r requirements-wheels.lock
+	@.venv-lock/bin/python -m pip install --quiet celery litestar
+	@{ head -n 1 requirements-matrix.lock; .venv-lock/bin/python -m pip freeze | grep -vxF -f requirements-dev.lock; } > requirements-matrix.lock.new
+	@mv requirements-matrix.lock.new requirements-matrix.lock && rm -rf .venv-lock
 
 clean: ## removes what was built and installed here
 	@rm -rf $(VENV) .venv-lock dist target .hypothesis .mypy_cache .ruff_cache .pytest_cache .benchmarks python/txstore/*.so
@@ -193,6 +197,10 @@ $(VENV)/.stamp-docs: requirements-docs.lock $(DEPS)
 
 $(VENV)/.stamp-bench: requirements-bench.lock $(DEPS)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-bench.lock
+	@touch $@
+
+$(VENV)/.stamp-matrix: requirements-matrix.lock $(DEPS)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-matrix.lock
 	@touch $@
 
 $(VENV)/.stamp-wheels: requirements-wheels.lock $(DEPS)

@@ -212,6 +212,56 @@ def test_flask_app_publishes_with_the_commit(server: str, tmp_path: Path, reques
     }
 
 
+@pytest.mark.matrix
+@pytest.mark.skipif(importlib.util.find_spec("litestar") is None, reason="requirements-matrix.lock is not installed")
+def test_litestar_service_publishes_with_the_commit(tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}"
+    command = [sys.executable, "-m", "examples.litestar_orders", url, str(tmp_path), "--port", "0"]
+    with running(command, ROOT) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert len(post(f"{address}/orders/1/payment")["message_id"]) == 32
+        assert post(f"{address}/orders/1/payment") == 409
+        assert len(post(f"{address}/orders/2/payment")["message_id"]) == 32
+        with urllib.request.urlopen(f"{address}/orders", timeout=30) as response:
+            assert json.load(response) == [1, 2]
+    found = published(tmp_path / "orders.store")
+    assert {topic: sorted(bodies) for topic, bodies in found.items()} == {
+        "orders": [b"1", b"2"],
+        "receipts": [b"1", b"2"],
+    }
+
+
+@pytest.mark.matrix
+@pytest.mark.skipif(importlib.util.find_spec("celery") is None, reason="requirements-matrix.lock is not installed")
+def test_celery_packs_the_orders_that_were_committed(tmp_path: Path) -> None:
+    environment = os.environ | {"SHOP_DIRECTORY": str(tmp_path)}
+
+    def parcels() -> list[int]:
+        return rows(tmp_path / "shop.db", "SELECT order_id FROM parcels ORDER BY order_id")
+
+    for command, told in (("orders", "25 orders taken, 15 refused\n"), ("relay", "25 tasks started\n")):
+        arguments = [sys.executable, "-m", "examples.celery_parcels", command]
+        arguments += ["--count", "40"] if command == "orders" else []
+        done = subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout == told
+    worker = [sys.executable, "-m", "celery", "--app", "examples.celery_parcels", "worker", "--pool", "solo"]
+    with subprocess.Popen(
+        worker, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as it:
+        try:
+            eventually(lambda: len(parcels()) == 25)
+        finally:
+            it.terminate()
+    assert parcels() == rows(tmp_path / "shop.db", "SELECT id FROM orders ORDER BY id")
+
+
+def rows(path: Path, statement: str) -> list[int]:
+    """The first column that a statement finds in a SQLite database."""
+    with closing(sqlite3.connect(path, timeout=30)) as connection:
+        return [row[0] for row in connection.execute(statement)]
+
+
 # Django ---------------------------------------------------------------------------------------------------------------
 
 
