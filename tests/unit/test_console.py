@@ -296,7 +296,7 @@ def reopening(tmp_path: Path) -> Iterator[Reopening]:
         assert browser.status == 200
         server.reopen("another node was promoted")
         try:
-            eventually(lambda: broker.closed)
+            eventually(lambda: status_of(browser, "/settings") == 503)  # The broker closes its store last.
             yield found
         finally:
             found.finish()
