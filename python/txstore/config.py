@@ -54,7 +54,7 @@ def as_timedelta(value: Duration, option: str) -> timedelta:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidOptionError(
-            f"option {option}: expected a duration, got {value!r}\nhint: a timedelta or a number of seconds",
+            f"option {option}: expected a duration, got {value!r}\nhint: a number of seconds, or a timedelta",
             option=option,
         )
     try:
@@ -199,7 +199,7 @@ class BrokerConfig:
         for name in options:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-                hint = f"did you mean {near[0]}?" if near else "help(txstore.BrokerConfig) lists the options"
+                hint = f"did you mean {near[0]}?" if near else f"the options are {', '.join(known)}"
                 raise InvalidOptionError(f"unknown option {name}\nhint: {hint}", option=name)
         return dataclasses.replace(base if base is not None else cls(), **options)  # type: ignore[arg-type]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import txstore
 from txstore.cli.flags import in_flags
 from txstore.cli.main import main
 from txstore.cli.output import age_colour, lag_colour
@@ -40,6 +41,13 @@ def test_keywords_become_flags_and_other_words_stay(text: str, shown: str) -> No
         (["--listen", "0.0.0.0:0"], "hint: pass --advertise HOST:PORT"),
         (["--listen", "none", "--name-server", "none"], "hint: pass --listen, --grpc or --unix"),
         (["--tls-cert", "/nowhere"], "error: --tls-key is missing"),
+        (["--console", "127.0.0.1"], "error: --console must be HOST:PORT"),
+        (["--console", "0.0.0.0:0", "--console-actions"], "or leave out --console-actions"),
+        (["--console-actions"], "error: --console-actions needs the console\nhint: pass --console HOST:PORT"),
+        (["--accounts", "/nowhere"], "error: --accounts '/nowhere' cannot be read"),
+        (["--set", "flush_disk_typ=SYNC_FLUSH"], "error: --set: unknown option flush_disk_typ\nhint: did you mean"),
+        (["--set", "zzz=1"], "error: --set: unknown option zzz\nhint: the options are flush_disk_type, "),
+        (["--set", "transaction_timeout=soon"], "got 'soon'\nhint: a number of seconds\n"),
     ],
 )
 def test_serve_speaks_of_its_flags(
@@ -48,6 +56,32 @@ def test_serve_speaks_of_its_flags(
     assert main(["serve", str(tmp_path / "store"), *arguments]) == 2
     assert shown in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["--listen", "127.0.0.1"], "error: --listen must be HOST:PORT"),
+        (["--listen", "0.0.0.0:0", "--actions"], "hint: pass --accounts, or use 127.0.0.1, or leave out --actions"),
+        (["--tls-cert", "/nowhere"], "error: --tls-key is missing"),
+        (["--tls-key", "/nowhere"], "error: --tls-cert is missing"),
+        (["--tls-cert", "/nowhere", "--tls-key", "/nowhere"], "error: --tls-cert '/nowhere' cannot be read"),
+        (["--accounts", "/nowhere"], "error: --accounts '/nowhere' cannot be read"),
+    ],
+)
+def test_console_speaks_of_its_flags(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], shown: str
+) -> None:
+    txstore.open(tmp_path / "store").close()
+    assert main(["console", str(tmp_path / "store"), *arguments]) == 2
+    assert shown in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["console", "top"])
+def test_a_wrong_path_says_what_makes_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    options = ["--json"] if command == "top" else []
+    assert main([command, str(tmp_path / "none"), *options]) == 3
+    assert "none does not exist\nhint: pass the directory of a store; `txstore store create" in capsys.readouterr().err
 
 
 def test_serve_s_log_speaks_of_flags_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

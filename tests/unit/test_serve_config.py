@@ -79,7 +79,7 @@ def test_the_file_on_the_page_is_accepted(tmp_path: Path) -> None:
     ("text", "what"),
     [
         ('lisen = "127.0.0.1:1"\n', ["'lisen'", "serve.toml", "listen"]),
-        ("[store]\nflush_disk = 1\n", ["flush_disk"]),
+        ("[store]\nflush_disk = 1\n", ["serve.toml", "flush_disk", "[store]", "did you mean flush_disk_type"]),
         ("[server]\nlisten = 1\n", ["'server'", "[store]"]),
         ("listen = 5\n", ["listen", "5", "text"]),
         ('memory_max = "much"\n', ["memory_max", "'much'", "number"]),

@@ -25,13 +25,14 @@ from txstore.cli.logs import log_to_stderr
 from txstore.cli.target import Target, connect
 from txstore.client.operated import calls_of as remote_calls
 from txstore.config import milliseconds
+from txstore.console.address import check_address
 from txstore.console.operator import Call, calls_of
 from txstore.database import Database
 from txstore.errors import BrokerUnreachableError, InvalidOptionError, TxStoreError
 from txstore.inspection.opening import demand, reading_broker, writing_broker
 from txstore.server.config import ServerConfig
 from txstore.server.console import start_console
-from txstore.server.secrets import Account, accounts_version, read_accounts
+from txstore.server.secrets import Account, TlsFiles, accounts_version, read_accounts
 
 __all__ = ["app"]
 
@@ -60,6 +61,8 @@ def console(
     tls_key: Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="Its private key (PEM).")] = None,
 ) -> None:
     """Show a store in a browser. Stop it with Ctrl-C."""
+    check_address(listen, actions=actions, has_accounts=accounts is not None, option="listen", actions_option="actions")
+    TlsFiles.read(tls_cert, tls_key, None, "enforcing", 1.0)  # Raises InvalidOptionError, before anything is opened.
     log_to_stderr("text")
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

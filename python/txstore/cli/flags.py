@@ -45,6 +45,6 @@ def in_flags(text: str, flags: Mapping[str, str]) -> str:
     long = "|".join(re.escape(name) for name in flags if "_" in name)
     if long:
         text = re.sub(rf"(?<![\w./=-])({long})(?![\w(=.])", lambda found: flags[found[1]], text)
-    text = re.sub(rf"^({names})(?=:| must| and | is )", lambda found: flags[found[1]], text)
+    text = re.sub(rf"^({names})(?=:| must| and | is | '| needs )", lambda found: flags[found[1]], text)
     word = re.compile(rf"(?<![\w./=-])({names})(?![\w(=.'-])")
     return _TO_PASS.sub(lambda hint: word.sub(lambda found: flags[found[1]], hint[0]), text)

@@ -49,6 +49,7 @@ def log_to_stderr(form: str) -> None:
     handler.setFormatter(_JsonLines() if form == "json" else _TextLines("%(asctime)s %(levelname)-7s %(message)s"))
     handler.addFilter(_LineLimit())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # The console's own lines say the same.
     logging.captureWarnings(True)
     if form == "json":
         _catch_the_rest()

@@ -59,10 +59,19 @@ def read_configuration(
     """
     chosen, store = ({}, {}) if file is None else _from_file(Path(file))
     chosen |= {name: _from_text(name, value, VARIABLES + name.upper()) for name, value in _named(variables)}
-    store |= _settings(shlex.split(variables.get(_SET_VARIABLE, "")), _SET_VARIABLE)
+    sources = dict.fromkeys(store, f"config: {file}: [{_STORE}] ")
+    found = _settings(shlex.split(variables.get(_SET_VARIABLE, "")), _SET_VARIABLE)
+    sources |= dict.fromkeys(found, f"{_SET_VARIABLE}: ")
+    store |= found
     chosen |= {name: _none_or(name, value) for name, value in flags.items()}
-    store |= _settings(sets, "--set")
-    BrokerConfig.from_options(store)
+    found = _settings(sets, "--set")
+    sources |= dict.fromkeys(found, "--set: ")
+    store |= found
+    try:
+        BrokerConfig.from_options(store)
+    except InvalidOptionError as error:
+        text = str(error).replace(", or a timedelta", "")
+        raise InvalidOptionError(sources.get(error.option or "", "") + text, option=error.option) from None
     log = chosen.pop("log", "text")
     return Configuration(ServerConfig(**chosen), store, str(log))
 

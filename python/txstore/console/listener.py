@@ -8,7 +8,6 @@ By hand: the socket is bound here, so that an address in use is an error before 
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import socket
 import ssl
@@ -21,6 +20,7 @@ import anyio.to_thread
 import uvicorn
 from starlette.applications import Starlette
 
+from txstore.console.address import check_address, host_and_port
 from txstore.console.operator import Call, Operator
 from txstore.console.rates import EVERY_SECONDS, Rates
 from txstore.console.viewers import AccountFacts, Viewers
@@ -59,13 +59,8 @@ class Console:
         actions: bool,
         certificates: Certificates | None = None,
     ) -> None:
-        host, port = _host_and_port(address)
-        if actions and accounts() is None and not _is_loopback(host):
-            raise InvalidOptionError(
-                f"console {address} is reached by other machines, and without accounts each of them could act\n"
-                "hint: pass accounts, or listen at 127.0.0.1, or leave out console_actions",
-                option="console_actions",
-            )
+        check_address(address, actions=actions, has_accounts=accounts() is not None)
+        host, port = host_and_port(address)
         self._socket = _bound(host, port, address)
         try:
             number = self._socket.getsockname()[1]
@@ -150,28 +145,12 @@ def _load(context: ssl.SSLContext, files: Certificates) -> None:
         raise InvalidOptionError(text, option="tls_cert") from error
 
 
-def _host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise InvalidOptionError(
-            f"console: expected HOST:PORT, got {address!r}\nhint: 127.0.0.1:9180", option="console"
-        )
-    return host.strip("[]"), int(port)
-
-
 def _bound(host: str, port: int, address: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
         raise StoreIOError(f"cannot listen at {address}: {error}\nhint: use another address") from error
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _quoted(host: str) -> str:

@@ -193,7 +193,7 @@ def _file_system(directory: Path, findings: list[str]) -> Facts:
 
 def _store(directory: Path, found: Diagnosis) -> Facts:
     if not directory.exists():
-        found.findings.append(f"{directory} does not exist\nhint: pass the directory that txstore.open got")
+        found.findings.append(f"{directory} does not exist\nhint: pass the directory of a store")
         return {"path": str(directory), "exists": False}
     status = directory.stat()
     if not (directory / "commitlog").is_dir():

@@ -30,8 +30,7 @@ def demand(path: str) -> None:
         else:
             what = "is not a directory" if directory.exists() else "does not exist"
         raise errors.StoreIOError(
-            f"{path} {what}\n"
-            f"hint: pass the directory that txstore.open got; `txstore store create {path}` creates a store"
+            f"{path} {what}\nhint: pass the directory of a store; `txstore store create {path}` creates one"
         )
 
 

@@ -9,6 +9,7 @@ Not here: the settings of the store (`config`), and whether an address is free.
 import ipaddress
 from collections.abc import Mapping
 
+from txstore.console.address import check_address
 from txstore.errors import InvalidOptionError
 
 __all__ = ["check_options"]
@@ -44,8 +45,9 @@ def check_options(options: Mapping[str, object], *, listening: bool = True) -> N
         raise InvalidOptionError("no address to listen at\nhint: pass listen, grpc or unix", option="listen")
     for name in ("listen", "name_server", "grpc"):
         _check_address(name, options[name], numeric=True)
-    for name in ("metrics", "console", "advertise", "replica_of"):
+    for name in ("metrics", "advertise", "replica_of"):
         _check_address(name, options[name], numeric=False)
+    _check_console(options["console"], options["console_actions"], options["accounts"])
     if options["advertise"] is None and listen is not None and _is_any(listen):
         raise InvalidOptionError(
             f"listen {listen} accepts all addresses, so clients need one to connect to\n"
@@ -78,6 +80,16 @@ def _check_address(name: str, address: object, *, numeric: bool) -> None:
                 f"{name} must have a numeric host, got {address!r}\nhint: 127.0.0.1:{port}; 0.0.0.0:{port} accepts all",
                 option=name,
             ) from None
+
+
+def _check_console(address: object, actions: object, accounts: object) -> None:
+    if isinstance(address, str):
+        check_address(address, actions=bool(actions), has_accounts=accounts is not None)
+    elif address is not None:
+        _check_address("console", address, numeric=False)
+    elif actions:
+        text = "console_actions needs the console\nhint: pass console='HOST:PORT', for example 127.0.0.1:9180"
+        raise InvalidOptionError(text, option="console_actions")
 
 
 def _split(address: object) -> tuple[str, str]:
