@@ -1,4 +1,4 @@
-"""Guards what a crash of the server forgets of the deliveries to consumers of RocketMQ's gRPC protocol.
+"""Guards what the end of a server or a client does to deliveries to consumers of RocketMQ's gRPC protocol.
 
 Attempts within the message's own queue live in memory; those that ended before are counted in the retry topic.
 """
@@ -16,7 +16,7 @@ import txstore
 from tests.grpc_wire import GrpcClient, GrpcWire, code, message
 from tests.ports import free_port
 from tests.unit.test_cli_serve import serving
-from tests.unit.test_grpc_consumers import GROUP, TOPIC, attempt_of, change, receive, received
+from tests.unit.test_grpc_consumers import GROUP, TOPIC, Facts, attempt_of, change, receive, received
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.torture, pytest.mark.kill]
@@ -64,3 +64,26 @@ def test_attempts_that_ended_are_counted_in_the_retry_topic_whatever_crashes(tmp
     with txstore.open(store) as broker:
         (letter,) = broker.dead_letters(GROUP)
         assert letter.body == b"poison"
+
+
+def test_messages_of_a_client_that_vanishes_come_again_before_their_time(tmp_path: Path) -> None:
+    port, wire = free_port(), GrpcWire(tmp_path / "wire")
+    with wire.program, serving(tmp_path / "store", "--grpc", f"127.0.0.1:{port}"):
+        vanishing, other = (wire.client(f"127.0.0.1:{port}") for _ in range(2))
+        assert code(vanishing.send(message(TOPIC, b"held"))) == "OK"
+        subscription = {"client_type": "PUSH_CONSUMER", "subscription": {"group": {"name": GROUP}}}
+        stream = vanishing.telemetry()
+        stream.send({"settings": subscription})
+        assert "settings" in stream.read()
+        # Invisible for as long as the client lives, up to three hours.
+        assert attempt_of(received(vanishing, invisible_duration=None, auto_renew=True)[0]) == 1
+        vanishing.disconnect()
+        found: list[Facts] = []
+
+        def has_come() -> bool:
+            found.extend(receive(other, 5.0)[1])
+            return bool(found)
+
+        # Sooner than after a connection that is lost, whose client may live: the stream did not come back.
+        eventually(has_come, 50)
+        assert attempt_of(found[0]) == 2
