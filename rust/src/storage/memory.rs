@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLockReadGuard};
 
-use super::path::{parent_and_name, parts};
+use super::path::names_something;
 use super::{DirEntry, File, Lock, OpenMode, Opener, ReadMap, SharedMap, Storage};
 use crate::base::clock::Clock;
 use crate::base::error::{Error, Result};
@@ -265,19 +265,19 @@ impl Memory {
     }
 
     fn changes(&self, operation: &'static str, path: &str) -> Result<Changing<'_>> {
-        let (changing, fault) = self.shared.next_change(&self.root.join(path));
+        let (changing, fault) = self.shared.next_change(|| self.root.join(path));
         fault.map_or(Ok(changing), |fault| Err(self.error(operation, path, fault.error())))
     }
 
     fn reads(&self, operation: &'static str, path: &str) -> Result<()> {
         self.shared
-            .next_read(&self.root.join(path))
+            .next_read(|| self.root.join(path))
             .map_or(Ok(()), |fault| Err(self.error(operation, path, fault.error())))
     }
 
     /// Returns the normalized path, and the node at it.
     fn find(&self, tree: &Tree, operation: &'static str, path: &str) -> Result<Option<Node>> {
-        if parent_and_name(path).is_none() {
+        if !names_something(path) {
             return Err(self.error(operation, path, io::ErrorKind::InvalidInput));
         }
         tree.find(path).map_err(|e| self.error(operation, path, e))
@@ -285,10 +285,10 @@ impl Memory {
 
     /// Returns a directory's normalized path.
     fn dir<'p>(&self, operation: &'static str, path: &'p str) -> Result<&'p str> {
-        match parts(path) {
-            Some(parts) if parts.is_empty() => Ok(""),
-            Some(_) => Ok(path),
-            None => Err(self.error(operation, path, io::ErrorKind::InvalidInput)),
+        match path {
+            "" | "." => Ok(""),
+            _ if names_something(path) => Ok(path),
+            _ => Err(self.error(operation, path, io::ErrorKind::InvalidInput)),
         }
     }
 
@@ -328,23 +328,23 @@ impl Memory {
 }
 
 impl Shared {
-    /// Counts a call that changes something, and returns its fault.
-    fn next_change(&self, path: &Path) -> (Changing<'_>, Option<FaultKind>) {
+    /// Counts a call that changes something, and returns its fault. A path is made only for a watcher.
+    fn next_change(&self, path: impl FnOnce() -> PathBuf) -> (Changing<'_>, Option<FaultKind>) {
         self.tell_watcher(path); // First, because it may use these files itself.
         let changing = self.changing.read();
         (changing, self.count(false))
     }
 
     /// Counts a call that only reads, and returns its fault.
-    fn next_read(&self, path: &Path) -> Option<FaultKind> {
+    fn next_read(&self, path: impl FnOnce() -> PathBuf) -> Option<FaultKind> {
         self.tell_watcher(path);
         self.count(true)
     }
 
-    fn tell_watcher(&self, path: &Path) {
+    fn tell_watcher(&self, path: impl FnOnce() -> PathBuf) {
         let watch = self.watcher.lock().0.clone();
         if let Some(watch) = watch {
-            watch(path);
+            watch(&path());
         }
     }
 
@@ -493,7 +493,7 @@ impl Storage for Memory {
     }
 
     fn sync_file_system(&self) -> Result<()> {
-        let (_changing, fault) = self.shared.next_change(&self.root);
+        let (_changing, fault) = self.shared.next_change(|| self.root.clone());
         let mut tree = self.shared.tree.lock();
         let Some(fault) = fault else {
             tree.files().iter().for_each(|file| file.lock().sync());
@@ -561,12 +561,12 @@ impl MemoryFile {
     }
 
     fn reads(&self, operation: &'static str) -> Result<()> {
-        self.shared.next_read(&self.path).map_or(Ok(()), |fault| Err(self.error(operation, fault.error())))
+        self.shared.next_read(|| self.path.clone()).map_or(Ok(()), |fault| Err(self.error(operation, fault.error())))
     }
 
     /// Counts a change up to `end`. The caller handles the returned fault.
     fn changes(&self, operation: &'static str, end: Option<u64>) -> Result<(Changing<'_>, Option<FaultKind>)> {
-        let (changing, fault) = self.shared.next_change(&self.path);
+        let (changing, fault) = self.shared.next_change(|| self.path.clone());
         if !self.writable {
             return Err(self.error(operation, io::Error::from_raw_os_error(libc::EBADF)));
         }
@@ -640,7 +640,7 @@ impl File for MemoryFile {
 
     fn sync(&self) -> Result<()> {
         self.shared.gate.pass();
-        let (_changing, fault) = self.shared.next_change(&self.path);
+        let (_changing, fault) = self.shared.next_change(|| self.path.clone());
         let Some(fault) = fault else {
             self.inode.lock().sync();
             return Ok(());

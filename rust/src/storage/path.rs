@@ -9,9 +9,13 @@ pub(super) fn parts(path: &str) -> Option<Vec<&str>> {
     if path.is_empty() || path == "." {
         return Some(Vec::new());
     }
-    let parts: Vec<&str> = path.split('/').collect();
-    let allowed = |part: &&str| !part.is_empty() && *part != "." && *part != ".." && !part.contains('\0');
-    parts.iter().all(allowed).then_some(parts)
+    names_something(path).then(|| path.split('/').collect())
+}
+
+/// Returns whether a path is one below the directory.
+pub(super) fn names_something(path: &str) -> bool {
+    let allowed = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains('\0');
+    path.split('/').all(allowed)
 }
 
 /// Splits a path below the directory into the parts of its parent and its own name.

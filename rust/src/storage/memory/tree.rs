@@ -51,16 +51,21 @@ impl Tree {
         if path.is_empty() {
             return Ok(Some(Node::Dir));
         }
-        match self.find(parent(path))? {
-            None => Ok(None),
-            Some(Node::File(_)) => Err(io::ErrorKind::NotADirectory.into()),
-            Some(Node::Dir) => Ok(self.now.get(path).cloned()),
+        for above in path.match_indices('/').filter_map(|(at, _)| path.get(..at)) {
+            match self.now.get(above) {
+                None => return Ok(None),
+                Some(Node::File(_)) => return Err(io::ErrorKind::NotADirectory.into()),
+                Some(Node::Dir) => {}
+            }
         }
+        Ok(self.now.get(path).cloned())
     }
 
     /// Returns the names directly below a directory.
     pub(super) fn names<'t>(&'t self, dir: &'t str) -> impl Iterator<Item = (&'t str, &'t Node)> {
-        self.now.iter().filter(move |(path, _)| parent(path) == dir).map(|(path, node)| (name(path), node))
+        let prefix = if dir.is_empty() { String::new() } else { format!("{dir}/") };
+        let below = self.now.range(prefix.clone()..).take_while(move |(path, _)| path.starts_with(&prefix));
+        below.filter(move |(path, _)| parent(path) == dir).map(|(path, node)| (name(path), node))
     }
 
     pub(super) fn put(&mut self, path: &str, node: Node) {
@@ -168,7 +173,13 @@ fn apply(nodes: &mut BTreeMap<String, Node>, change: &Change) {
             nodes.insert(path.clone(), node.clone());
         }
         Change::Remove { path } => {
-            nodes.retain(|other, _| !is_at_or_below(other, path));
+            nodes.remove(path);
+            let prefix = format!("{path}/");
+            let names = nodes.range(prefix.clone()..).map(|(name, _)| name);
+            let below: Vec<String> = names.take_while(|name| name.starts_with(&prefix)).cloned().collect();
+            for name in below {
+                nodes.remove(&name);
+            }
         }
         Change::Move { from, to, node } => {
             nodes.remove(from);
