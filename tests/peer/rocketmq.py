@@ -302,7 +302,8 @@ class Peer:
         self, store: Path, *, config: Mapping[str, Any] = SMALL, settings: Mapping[str, Any] = SHORT_TIMES
     ) -> EmbeddedBroker:
         """Starts a broker on a store; `config` as in MessageStoreConfig, `settings` as in BrokerConfig (without
-        `listenPort` it takes a free one)."""
+        `listenPort` it takes a free one). `namesrvAddr` names other name servers that it registers with, so several
+        brokers are a cluster."""
         facts = self.call("broker.start", store=str(store), store_config=dict(config), broker_config=dict(settings))
         return EmbeddedBroker(self, facts)
 

@@ -51,7 +51,8 @@ final class Broker implements Peer.Handled {
             if (arguments.getJSONObject("broker_config").containsKey("listenPort")) {
                 server.setListenPort(brokerConfig.getListenPort());
             }
-            brokerConfig.setNamesrvAddr(namesAddress);
+            String others = arguments.getJSONObject("broker_config").getString("namesrvAddr");
+            brokerConfig.setNamesrvAddr(others == null ? namesAddress : namesAddress + ";" + others);
             brokerConfig.setListenPort(server.getListenPort());
             broker = new BrokerController(
                 brokerConfig, server, new NettyClientConfig(), storeConfig, Settings.auth(arguments));
