@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import txstore
+from tests.certificates import Authority
 from tests.ports import free_port
 from tests.spark.conftest import per_trigger
 from tests.spark.stores import message
@@ -208,6 +209,24 @@ def test_stream_survives_a_server_that_restarts(spark: SparkSession, tmp_path: P
         assert len(restarted.written()) == 201
 
 
+def test_driver_continues_after_a_server_has_restarted(tmp_path: Path) -> None:
+    """Its connections are those of the former server, and the next request finds out."""
+    from txstore.spark.datasource import TxStoreDataSource
+
+    ports: dict[str, Any] = {"listen": f"127.0.0.1:{free_port()}", "name_server": f"127.0.0.1:{free_port()}"}
+    with txstore.serve(tmp_path / "orders.store", **ports, **SETTINGS) as server:
+        for number in range(200):
+            server.broker.producer("producers").send(message(number))
+        source = TxStoreDataSource({"brokers": names(server), "columns": "topic"})
+        reader = source.streamReader(source.schema())
+        first = reader.latestOffset(reader.initialOffset())
+    with txstore.serve(tmp_path / "orders.store", **ports, **SETTINGS):
+        # It asks for topics and routes again when those that it knows are a second old.
+        vars(reader)["_known_until"] = 0.0
+        assert reader.latestOffset(first) == first
+        reader.stop()
+
+
 def test_tasks_wait_for_a_server_that_is_away(spark: SparkSession, tmp_path: Path) -> None:
     ports: dict[str, Any] = {"listen": f"127.0.0.1:{free_port()}", "name_server": f"127.0.0.1:{free_port()}"}
     path = tmp_path / "orders.store"
@@ -294,6 +313,20 @@ def planned(options: Mapping[str, object]) -> Sequence[InputPartition]:
 
     source = TxStoreDataSource({name: str(value) for name, value in options.items()})
     return source.reader(source.schema()).partitions()
+
+
+def test_read_by_tls(spark: SparkSession, orders: Path, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "certificates")
+    path = shutil.copytree(orders, tmp_path / "orders.store")
+    settings = SETTINGS | authority.pair().options
+    with txstore.serve(path, listen="127.0.0.1:0", name_server="127.0.0.1:0", **settings) as server:
+        trusted = by_network(spark, server, tls=authority.file)
+        assert rows(trusted) == rows(by_files(spark, server))
+        streamed = Streamed(spark, server, tmp_path)
+        streamed.run(tls=authority.file)
+        assert len(streamed.written()) == trusted.count()
+        with pytest.raises(BrokerUnreachableError, match=r"option brokers: .*certificate verify failed"):
+            planned({"brokers": names(server), "tls": "true"})
 
 
 def test_account_without_permission_is_named(spark: SparkSession, orders: Path, tmp_path: Path) -> None:

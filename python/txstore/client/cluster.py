@@ -63,6 +63,8 @@ class Cluster:
         self._is_local = store_of(address) is not None or address.startswith("unix:")
         self._channels: dict[str, AheadChannel] = {}
         self._brokers: dict[str, list[str]] = {}
+        # The topics that each broker made for itself.
+        self._hidden: dict[str, frozenset[str]] = {}
 
     def close(self) -> None:
         """Closes all connections. Idempotent."""
@@ -109,8 +111,16 @@ class Cluster:
         cluster = self._ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO, {})
         for broker, address in (parse_brokers(cluster.body) if cluster.code == ResponseCode.SUCCESS else {}).items():
             self._brokers.setdefault(broker, [self.address if self._is_local else address])
-            own = self._ask_once(broker, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, {})
-            yield from parse_names(own.body, "topicList") if own.code == ResponseCode.SUCCESS else ()
+            try:
+                own = self._ask_once(broker, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, {})
+            except _AWAY:
+                # They have not changed while it is away.
+                if broker not in self._hidden:
+                    raise
+            else:
+                is_known = own.code == ResponseCode.SUCCESS
+                self._hidden[broker] = frozenset(parse_names(own.body, "topicList") if is_known else ())
+            yield from self._hidden[broker]
 
     def _ask_name_servers(
         self, code: RequestCode, fields: Mapping[str, str], is_enough: Callable[[bytes], bool] | None = None
@@ -239,8 +249,13 @@ class Cluster:
         self, address: str, code: RequestCode, fields: Mapping[str, str], body: bytes | None = None
     ) -> RemotingCommand:
         channel = self._channels.get(address)
-        if channel is None or not channel.is_open:
-            channel = self._channels[address] = self._dialled(address)
+        if channel is not None and channel.is_open:
+            try:
+                return channel.call(code, fields, body, timeout=self._seconds)
+            except BrokerUnreachableError:
+                # It may be the connection of a server that has been restarted. All requests may be repeated.
+                pass
+        channel = self._channels[address] = self._dialled(address)
         return channel.call(code, fields, body, timeout=self._seconds)
 
     def _dialled(self, address: str) -> AheadChannel:
