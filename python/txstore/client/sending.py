@@ -209,7 +209,9 @@ class Sending:
         """
         topics = dict.fromkeys(message.topic for message in messages)
         routes = {topic: await caller.write_route(topic) for topic in topics}
-        queues = [self.queue(routes[message.topic], number) for message, number in zip(messages, numbers, strict=True)]
+        asked = list(zip((message.topic for message in messages), numbers, strict=True))
+        chosen = {(topic, number): self.queue(routes[topic], number) for topic, number in dict.fromkeys(asked)}
+        queues = [chosen[one] for one in asked]
         if len({queue.broker for queue in queues}) > 1:
             raise _several_messages(len(messages))
         names = [unique_id() for _ in messages]

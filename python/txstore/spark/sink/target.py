@@ -60,7 +60,7 @@ class Waiting(NamedTuple):
 
 
 class Target:
-    """An open store or connection. Used by one thread; close it, or use it in `with`."""
+    """An open store or connection. Used by one thread at a time; close it, or use it in `with`."""
 
     def __init__(self, options: WriteOptions) -> None:
         """Opens the store, or connects. Raises BrokerUnreachableError, BrokerTimeoutError, and errors of opening."""

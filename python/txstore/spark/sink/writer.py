@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -69,15 +70,27 @@ def written(options: WriteOptions, app: str, batch: int, batches: Iterator[pa.Re
     with Target(options) as target:
         stored: list[Waiting] = []
         try:
-            for rows in _groups(row for one in batches for row in messages_of(one, options.topic)):
-                if target.is_transactional:
-                    stored.append(target.prepare(_labelled(rows, label)))
-                else:
-                    target.send(rows)
+            # The next rows are read while these are stored. Leaving the block waits for them.
+            with ThreadPoolExecutor(1) as thread:
+                under_way: Future[None] | None = None
+                for rows in _groups(row for one in batches for row in messages_of(one, options.topic)):
+                    if under_way is not None:
+                        under_way.result()
+                    under_way = thread.submit(_store, target, rows, label, stored)
+                if under_way is not None:
+                    under_way.result()
         except BaseException:
             target.end(stored, LocalTransactionState.ROLLBACK)
             raise
     return Written(tuple(stored))
+
+
+def _store(target: Target, rows: list[RowMessage], label: str, stored: list[Waiting]) -> None:
+    """Stores rows, and adds their transaction to those that are stored."""
+    if target.is_transactional:
+        stored.append(target.prepare(_labelled(rows, label)))
+    else:
+        target.send(rows)
 
 
 def _groups(rows: Iterable[RowMessage]) -> Iterator[list[RowMessage]]:
