@@ -1,6 +1,6 @@
 """What one task of Spark reads over the network and writes by the sink, against `txstore serve` on loopback.
 
-    python -m benches.python.spark_network [--messages 300000] [--turns 3]
+    python -m benches.python.spark_network [--quick] [--messages 300000] [--turns 3]
 
 In:     a server in a process of its own, with messages of 1 KiB in the page cache.
 Out:    MB/s of a task that pulls all of a topic's queues, with all columns and without bodies; messages/s that one task
@@ -87,7 +87,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--messages", type=int, default=300_000)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="small sizes; values are rough")
     options = parser.parse_args()
+    if options.quick:
+        options.messages, options.turns = 30_000, 1
     with tempfile.TemporaryDirectory(prefix="txstore-network-") as folder:
         path = Path(folder) / "bench.store"
         build(path, options.messages)

@@ -1,6 +1,7 @@
 """A streaming query as a program of its own, to be killed: `python -m tests.spark.query STORE CHECKPOINT OUT ROWS`.
 
-In:     a store, directories for the checkpoint and the Parquet files, rows per micro-batch.
+In:     a store's directory or the address of brokers, directories for the checkpoint and the Parquet files, rows per
+        micro-batch.
 Out:    Parquet files of topic, physical_offset and size; ends when the log's present end is reached.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -37,7 +39,8 @@ def main(store: str, checkpoint: str, out: str, rows: str) -> None:
         .readStream.format("txstore")
         .option("columns", "topic,physical_offset,size")
         .option("maxOffsetsPerTrigger", rows)
-        .load(store)
+        .option("path" if Path(store).is_dir() else "brokers", store)
+        .load()
     )
     writer = frame.writeStream.format("parquet").option("checkpointLocation", checkpoint).trigger(availableNow=True)
     print("started", flush=True)

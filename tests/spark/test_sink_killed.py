@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import txstore
-from tests.ports import free_port
+from tests.spark.served import Server
 from tests.waiting import eventually
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: make installs requirements-dev.lock")
@@ -25,35 +25,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.torture]
 
 KILLS = int(os.environ.get("TXSTORE_SINK_KILLS", "10"))
 ROWS = 2_500
-SERVE = """
-import sys, txstore
-path, listen, names = sys.argv[1:]
-options = dict(transaction_check_interval=1, transaction_timeout=1, mapped_file_size_commit_log=1 << 24)
-with txstore.serve(path, listen=listen, name_server=names, **options):
-    print("ready", flush=True)
-    sys.stdin.read()
-"""
-
-
-class Server:
-    """The server as a process, at one address."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._addresses = [f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"]
-        self.brokers = self._addresses[1]
-        self._process: subprocess.Popen[str] | None = None
-
-    def start(self) -> None:
-        command = [sys.executable, "-c", SERVE, str(self.path), *self._addresses]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "ready\n"
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.communicate()
 
 
 def run(server: Server, done: Path, batches: int, point: str) -> int:
