@@ -80,9 +80,7 @@ def serve_theirs(
     machine: Sequence[str] = peer.QUICK_MACHINE,
 ) -> Iterator[Theirs]:
     """A RocketMQ in a process of its own, because a proxy's settings are static. `config`: of its store."""
-    port = peer.Peer.free_port()
     settings: dict[str, Any] = {
-        "grpcServerPort": port,
         "localServeAddr": "127.0.0.1",
         "tlsTestModeEnable": False,
         "tlsCertPath": str(pair.certificate),
@@ -97,6 +95,8 @@ def serve_theirs(
         }
     with home.start(machine) as process:
         broker = process.broker(folder / "store", config=config, settings=BROKER_OF_THEIRS)
+        # Chosen this late, because other programs of the machine may take it meanwhile.
+        settings["grpcServerPort"] = port = peer.Peer.free_port()
         handle = process.call("proxy.start", handle=broker.facts["handle"], settings=settings)["handle"]
         yield Theirs(broker, port)
         process.call("proxy.stop", handle=handle)
