@@ -31,11 +31,18 @@ _BEGIN = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); 
 class Terminal:
     """`with Terminal([...]) as terminal: terminal.wait_for("text")`."""
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        self.screen = pyte.Screen(COLUMNS, LINES)
+    def __init__(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        *,
+        columns: int = COLUMNS,
+        lines: int = LINES,
+    ) -> None:
+        self.screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self.screen)
         self._master, slave = os.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         settings = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
         self._process = subprocess.Popen(
             [sys.executable, "-c", _BEGIN, *command],

@@ -37,6 +37,12 @@ PUBLIC = [
     "txstore.testing",
     "txstore.testing.aio",
 ]
+PICTURES = {
+    "console": {"console_overview.png", "console_transaction.png"},
+    "top": {"top.svg"},
+    "demo": {"demo.svg"},
+}
+"""What each name of `website.pictures` makes."""
 # What a browser fetches by itself.
 LOADED = {("img", "src"), ("link", "href"), ("script", "src"), ("iframe", "src"), ("source", "src")}
 
@@ -71,15 +77,17 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(pages_in_navigation()) == sorted([*pages, *PAGES.values()])
 
 
-def test_every_diagram_is_shown_and_has_its_text() -> None:
-    texts = {path.stem for path in (ROOT / "website").glob("*.d2")}
+def test_every_picture_is_shown_and_is_made_by_a_script() -> None:
+    diagrams = {f"{path.stem}.svg" for path in (ROOT / "website").glob("*.d2")}
     shown = {
         path
         for page in [ROOT / "README.md", *DOCS.rglob("*.md")]
-        for path in re.findall(r"!\[[^\]]+\]\((?:docs/|\.\./|)+assets/(\w+)\.svg\)", page.read_text())
+        for path in re.findall(r"!\[[^\]]+\]\((?:docs/|\.\./|)+assets/(\w+\.(?:svg|png))\)", page.read_text())
     }
-    assert shown == texts
-    assert {path.stem for path in (DOCS / "assets").glob("*.svg")} == texts | {"logo"}
+    made = diagrams.union(*PICTURES.values())
+    assert shown == made
+    assets = (DOCS / "assets").iterdir()
+    assert {path.name for path in assets if path.suffix in (".svg", ".png")} == made | {"logo.svg"}
 
 
 def test_sections_that_pages_show_exist() -> None:
@@ -193,6 +201,22 @@ def test_diagrams_are_drawn_from_their_texts() -> None:
     from website.diagrams import outdated
 
     assert outdated() == []
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("name", "made"), PICTURES.items())
+def test_pictures_are_made_from_the_program(tmp_path: Path, name: str, made: set[str]) -> None:
+    pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
+        pytest.skip("there is no Chromium: apt-get install chromium")
+    command = [sys.executable, "-m", "website.pictures", name, "--to", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=600)
+    assert {file.name for file in tmp_path.iterdir()} == made
+    assert made <= {file.name for file in (DOCS / "assets").iterdir()}
+    shown = {"top.svg": "pending longest", "demo.svg": "exactly the paid orders have a message"}
+    for file in made & set(shown):
+        assert shown[file] in (tmp_path / file).read_text()
+        assert "http://" not in (tmp_path / file).read_text().replace("http://www.w3.org/2000/svg", "")
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,13 @@ def test_tutorial_runs_on_the_installed_wheel(empty_python: Path, tmp_path: Path
     install(empty_python, f"{wheel}{extras}")
     (tmp_path / "tutorial").mkdir()
     assert follow(ROOT / "docs" / "publish" / "tutorial.md", tmp_path / "tutorial", empty_python) == ""
+
+
+def test_wheel_has_every_file_of_the_package() -> None:
+    """Also the pages of the console: its templates, its style, its icon."""
+    package = ROOT / "python" / "txstore"
+    files = {str(file.relative_to(package.parent)) for file in package.rglob("*") if file.is_file()}
+    files = {name for name in files if "__pycache__" not in name and not name.endswith(".so")}
+    with zipfile.ZipFile(os.environ["TXSTORE_WHEEL"]) as wheel:
+        assert files - set(wheel.namelist()) == set()
+    assert "txstore/console/static/console.css" in files
