@@ -4,7 +4,7 @@ In:     offsets of the stream, in the progress that Spark reports after each mic
 Out:    bytes, seconds and rows; gauges for Prometheus.
 Always: bytes and seconds compare two offsets: where the micro-batch ended, and where the log ended when it was planned.
         Seconds are those between the store times of the last records before the two. Rows are an estimate: the bytes,
-        at the rate of rows of the last micro-batch that was not empty.
+        at the rate of rows of the last micro-batch that was not empty. Over the network only the rows are known.
 Not here: a query that hangs reports no progress, so the time since the last report is for its user to watch.
 """
 
@@ -38,9 +38,10 @@ class StreamLag:
 
     source: int
     """Which of the query's sources, from 0."""
-    bytes: int
+    bytes: int | None
+    """None: the source reads over the network, where only rows are known."""
     seconds: float | None
-    """None: no record was read yet, or retention has removed the last one that was read."""
+    """None: no record was read yet, retention has removed the last one that was read, or the network is read."""
     rows: int | None
     """None: no micro-batch had a row yet."""
     rows_per_byte: float | None = None
@@ -50,13 +51,17 @@ class StreamLag:
     def between(cls, end: Offset, latest: Offset, source: int = 0) -> StreamLag:
         """Returns the lag of a query that has read up to `end`, in a log that ends at `latest`.
 
-        That of several stores is the bytes of all, and the seconds of the one that is the most late.
+        That of several stores is the bytes of all, and the seconds of the one that is the most late. That of brokers is
+        the rows of their queues.
         """
+        if "queues" in latest:
+            read = _queues(end)
+            return cls(source, None, None, sum(max(0, at - read.get(one, at)) for one, at in _queues(latest).items()))
         if "stores" in latest:
             ends = end.get("stores", {})
             each = [cls.between(ends[path], of, source) for path, of in latest["stores"].items() if path in ends]
             most = max((one.seconds for one in each if one.seconds is not None), default=None)
-            total = sum(one.bytes for one in each)
+            total = sum(one.bytes or 0 for one in each)
             return cls(source, total, most, None if total else 0)
         lag = max(0, latest["phy"] - end["phy"])
         times = [offset["last"]["ms"] for offset in (end, latest) if offset.get("last")]
@@ -75,7 +80,7 @@ class StreamLag:
 
     def estimated(self, rows_per_byte: float | None) -> StreamLag:
         """Returns the lag with its rows, at that rate if they are not known."""
-        if self.rows is not None or rows_per_byte is None:
+        if self.rows is not None or self.bytes is None or rows_per_byte is None:
             return self
         return replace(self, rows=round(self.bytes * rows_per_byte))
 
@@ -85,6 +90,8 @@ def _of_source(number: int, source: SourceProgress) -> StreamLag | None:
     if end is None or latest is None:
         return None
     lag = StreamLag.between(end, latest, number)
+    if lag.bytes is None:
+        return lag
     # The first progress of a query has no start.
     of_batch = latest.get("lag", {}).get("batch_bytes", 0)
     read = position(end) - position(start) if start is not None else of_batch
@@ -99,7 +106,17 @@ def _offset(text: str | None) -> Offset | None:
     except ValueError:
         return None
     is_ours = isinstance(found, dict) and "v" in found
-    return found if is_ours and (isinstance(found.get("phy"), int) or "stores" in found) else None
+    return found if is_ours and (isinstance(found.get("phy"), int) or "stores" in found or "queues" in found) else None
+
+
+def _queues(offset: Offset) -> dict[tuple[str, str, str], int]:
+    """Returns the queue offsets of a stream over the network, by topic, broker and queue."""
+    return {
+        (topic, broker, queue): at
+        for topic, brokers in offset.get("queues", {}).items()
+        for broker, queues in brokers.items()
+        for queue, at in queues.items()
+    }
 
 
 def position(offset: Offset) -> int:
