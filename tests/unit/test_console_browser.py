@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.unit.conftest import OpenStore, Scripted, bodies
-from tests.unit.test_console import ACCOUNTS
+from tests.unit.test_console import ACCOUNTS, Reopening, reopening  # noqa: F401
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, LocalTransactionState, Message, Server, ServerConfig
 from txstore.transaction_state import TransactionState
@@ -158,6 +158,18 @@ def test_every_page_can_be_read(chromium: Any, served: Server, scheme: str, widt
         assert "hacked" not in watched.tab.title(), name
     assert found == []
     assert watched.wrong == []
+
+
+def test_page_of_a_store_that_is_opened_again_loads_itself(chromium: Any, request: pytest.FixtureRequest) -> None:
+    store: Reopening = request.getfixturevalue("reopening")
+    watched = Watched(chromium, str(store.server.console), viewport={"width": 390, "height": 900})
+    assert watched.go("/").status == 503
+    tab = watched.tab
+    assert tab.locator("h1").inner_text() == "Not available for a moment"
+    faults = axe.Axe().run(tab).response["violations"]
+    assert [fault["id"] for fault in faults if fault["impact"] != "minor"] == []
+    store.finish()
+    tab.locator("h1", has_text="Overview").wait_for()
 
 
 def test_axe_sees_what_cannot_be_used(chromium: Any) -> None:
