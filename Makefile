@@ -48,6 +48,7 @@ test: lint ## what must hold on every change: lint, then the tests in Rust and i
 peer: $(NATIVE) ## a real RocketMQ and all its clients; both continue each other's stores, 40 each way (needs Java 17, Maven, Go)
 	$(call step,clients,TXSTORE_REMOTE_SECONDS=$${TXSTORE_REMOTE_SECONDS:-20} $(BIN)/python -m pytest tests/remoting tests/remoting_client tests/grpc_clients --tier test$(comma)peer)
 	$(call step,stores,TXSTORE_PEER_STORES=$${TXSTORE_PEER_STORES:-40} TXSTORE_PEER_TURNS=$${TXSTORE_PEER_TURNS:-11} $(BIN)/python -m pytest tests/peer --tier peer)
+	$(call step,stores and RocketMQ 5.5,TXSTORE_ROCKETMQ=5.5.0 $(BIN)/python -m pytest tests/peer --tier peer)
 
 # PYTHONS: interpreters, by default those that are supported and on the path. SPARKS: versions of pyspark.
 SPARKS ?= 4.0.5 4.1.4 4.2.1 4.3.0

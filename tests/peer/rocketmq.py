@@ -35,6 +35,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = Path(__file__).resolve().parent / "java"
 BUILT = ROOT / "target" / "peer"
 MAVEN_TIMEOUT_S = 900
+# Another version than pom.xml's.
+VERSION = os.environ.get("TXSTORE_ROCKETMQ", "")
 CALL_TIMEOUT_S = 120
 
 # Small files, so that a few hundred messages reach their ends; the same for txstore in SIZES.
@@ -159,13 +161,14 @@ def _bring_packages(maven: str | None, project: Path) -> Path:
         if maven is None:
             raise NoPeerError("the peer needs Maven (mvn) to download its packages")
         goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={target}"]
-        command = [maven, "--quiet", "--batch-mode", "--file", str(pom), *goal]
+        version = [f"-Drocketmq.version={VERSION}"] if VERSION else []
+        command = [maven, "--quiet", "--batch-mode", "--file", str(pom), *version, *goal]
         try:
             _run([*command, "--offline"], "Maven, offline")
         except NoPeerError:
             _run(command, "Maven")
 
-    return made("lib", [pom], make)
+    return made(f"lib{VERSION}", [pom], make)
 
 
 def _compile(javac: str, packages: Path, project: Path) -> Path:
@@ -175,7 +178,7 @@ def _compile(javac: str, packages: Path, project: Path) -> Path:
         options = ["--release", "17", "-d", str(target), "-classpath", str(packages / "*")]
         _run([javac, *options, *map(str, sources)], "javac")
 
-    return made("classes", [*sources, project / "pom.xml"], make)
+    return made(f"classes{VERSION}", [*sources, project / "pom.xml"], make)
 
 
 class Peer:

@@ -29,7 +29,7 @@ final class Proxy implements Peer.Handled {
     private Proxy(BrokerController broker, Path settings) throws Exception {
         System.setProperty(Configuration.CONFIG_PATH_PROPERTY, settings.toString());
         ConfigurationManager.initEnv();
-        ConfigurationManager.intConfig();
+        initConfig();
         AuthConfig access = ConfigurationManager.getAuthConfig();
         if (access.isAuthenticationEnabled()) {
             // A broker does that for its own settings: it makes the user that they name.
@@ -44,6 +44,15 @@ final class Proxy implements Peer.Handled {
             .configInterceptor()
             .shutdownTime(1, TimeUnit.SECONDS)
             .build();
+    }
+
+    /** Up to 5.4 the method's name has a typing error. */
+    private static void initConfig() throws Exception {
+        for (var method : ConfigurationManager.class.getMethods()) {
+            if (method.getName().equals("initConfig") || method.getName().equals("intConfig")) {
+                method.invoke(null);
+            }
+        }
     }
 
     /** `settings`: those of rmq-proxy.json, which is written to a temporary folder. */
