@@ -141,7 +141,7 @@ build: $(DEPS) ## a wheel in dist/
 WHEEL_TARGETS ?= x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu x86_64-unknown-linux-musl aarch64-unknown-linux-musl
 wheels: $(NATIVE) $(VENV)/.stamp-wheels ## wheels for x86_64 and aarch64, manylinux and musllinux, and the source, in dist/; each is tried
 	@rm -rf dist
-	$(call step,source,$(BIN)/maturin sdist --quiet --out dist)
+	$(call step,source,$(BIN)/maturin sdist --out dist > /dev/null 2>&1)
 	@for target in $(WHEEL_TARGETS); do \
 		case $$target in *-musl) policy=musllinux_1_2 ;; *) policy=manylinux2014 ;; esac; \
 		$(HAS_TARGET) || { printf 'skipped: %s: rustup cannot install it\n' $$target; continue; }; \
