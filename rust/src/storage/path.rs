@@ -5,6 +5,7 @@
 //! Always: the same rule for every storage.
 
 /// Returns the parts of a path; empty for the directory itself (`""` or `"."`).
+#[cfg(all(target_os = "linux", not(txstore_without_disk)))] // Only a disk asks.
 pub(super) fn parts(path: &str) -> Option<Vec<&str>> {
     if path.is_empty() || path == "." {
         return Some(Vec::new());
@@ -19,6 +20,7 @@ pub(super) fn names_something(path: &str) -> bool {
 }
 
 /// Splits a path below the directory into the parts of its parent and its own name.
+#[cfg(all(target_os = "linux", not(txstore_without_disk)))] // Only a disk asks.
 pub(super) fn parent_and_name(path: &str) -> Option<(Vec<&str>, &str)> {
     let mut parts = parts(path)?;
     let name = parts.pop()?;
