@@ -22,6 +22,8 @@ import txstore
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
+# Their frameworks come without types, or only with requirements-matrix.lock. `make lint` checks the rest of them.
+WITHOUT_TYPES = {"celery_parcels.py", "litestar_orders.py"}
 
 
 def test_check_after_a_restart_settles_what_a_crash_left_pending(tmp_path: Path) -> None:
@@ -96,7 +98,8 @@ def test_user_code_passes_a_strict_type_checker(tmp_path: Path) -> None:
         "--config-file=",
         f"--cache-dir={ROOT / '.mypy_cache' / 'user'}",
     ]
-    examples = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "examples").glob("*.py"))
+    found = {path.name for path in (ROOT / "examples").glob("*.py")} - WITHOUT_TYPES
+    examples = sorted(f"examples/{name}" for name in found)
     assert len(examples) >= 6
     clean = subprocess.run([*command, *examples], cwd=ROOT, capture_output=True, text=True, check=False)
     assert clean.returncode == 0, clean.stdout
