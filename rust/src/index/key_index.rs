@@ -414,11 +414,19 @@ impl IndexFiles {
     /// Returns whether an entry that a power loss may have damaged leads to one of its slot, or surely to none.
     fn leads_on(&self, file: &dyn File, slot: u32, number: u32, entry: &StoredEntry) -> Result<bool> {
         if entry.previous == 0 {
-            return Ok(!self.geometry.may_be_torn(number));
+            return Ok(!self.geometry.may_be_torn(number) && self.is_followed(file, number)?);
         }
         let leads = entry.previous < number
             && self.geometry.slot_of(read_entry(file, self.geometry, entry.previous)?.hash) == slot;
         Ok(leads)
+    }
+
+    /// Returns whether the sector of an entry surely contains the next one, too. The last entry that a killed process wrote
+    /// may lack its end.
+    fn is_followed(&self, file: &dyn File, number: u32) -> Result<bool> {
+        let next = number.saturating_add(1);
+        let is_near = self.geometry.share_a_sector(number, next) && next < self.geometry.entries;
+        Ok(is_near && read_entry(file, self.geometry, next)? != StoredEntry::NONE)
     }
 
     /// Returns the number of the newest entry of a slot below `number`; 0 if there is none.

@@ -52,6 +52,12 @@ impl IndexGeometry {
         at / SECTOR_BYTES != (at + wide(ENTRY_BYTES) - 1) / SECTOR_BYTES
     }
 
+    /// Returns whether two entries, of which `first` is the earlier one, are wholly in one sector.
+    pub(super) fn share_a_sector(self, first: u32, last: u32) -> bool {
+        let end = self.entry_at(last) + wide(ENTRY_BYTES) - 1;
+        self.entry_at(first) / SECTOR_BYTES == end / SECTOR_BYTES
+    }
+
     /// Returns the slot of a hash.
     pub(super) fn slot_of(self, hash: u32) -> u32 {
         hash.checked_rem(self.slots).unwrap_or(0)
