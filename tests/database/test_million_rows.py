@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -94,8 +94,10 @@ def test_memory_is_bounded_and_the_rate_does_not_fall(
     with new_kind(name, tmp_path, request) as kind:
         Database(kind.address).create_table()
         address = f"127.0.0.1:{free_port()}"
-        with running(sys.executable, "-c", _FILL, kind.address, address, str(ROWS), str(_BATCH)) as service:
-            with served(tmp_path / "store", address):
+        with ExitStack() as opened:
+            with served(tmp_path / "store", address):  # First, because the service connects at once.
+                fill = [sys.executable, "-c", _FILL, kind.address, address, str(ROWS), str(_BATCH)]
+                service = opened.enter_context(running(*fill))
                 says(service, "open")
             tell(service)
             says(service, "full")
