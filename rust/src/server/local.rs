@@ -6,17 +6,18 @@
 //! Not here: who may listen (the holder of the store's lock), names, and removing the socket's file.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr;
 pub use std::os::unix::net::UnixListener as LocalSocket;
 use std::path::Path;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::io::{read, retry_on_intr, write};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
 pub(super) use tokio::net::{UnixListener, UnixStream};
 
 use crate::base::error::{Error, Result};
+use crate::base::system::Event;
 
 /// Listens at a path for a server.
 pub(super) fn bind(path: &Path) -> Result<UnixListener> {
@@ -33,7 +34,7 @@ pub(super) fn may_connect(client: &UnixStream) -> bool {
 #[derive(Debug)]
 pub struct LocalListener {
     listener: LocalSocket,
-    wake: OwnedFd,
+    wake: Event,
 }
 
 impl LocalListener {
@@ -46,9 +47,7 @@ impl LocalListener {
         };
         let listener = listener.map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let wake = eventfd(0, flags).map_err(|error| failed(error.into()))?;
-        Ok(Self { listener, wake })
+        Ok(Self { listener, wake: Event::new().map_err(failed)? })
     }
 
     /// Waits until a client has connected. Returns false if `wake` was called instead.
@@ -60,15 +59,14 @@ impl LocalListener {
         let is_woken = ready.last().is_some_and(|wake| !wake.revents().is_empty());
         if is_woken {
             // Another call of `wait` begins from zero. The count does not matter.
-            let _ = read(&self.wake, &mut [0; 8]);
+            self.wake.clear();
         }
         Ok(!is_woken)
     }
 
     /// Ends a call of `wait`, the next one if none is waiting.
     pub fn wake(&self) {
-        // It fails only if the counter is at its maximum, and then the call ends anyway.
-        let _ = write(&self.wake, &1_u64.to_ne_bytes());
+        self.wake.set();
     }
 
     /// Returns another handle of the listening socket, for a server.
@@ -78,7 +76,7 @@ impl LocalListener {
 
     /// Returns the numbers of its descriptors, which a forked child closes.
     pub fn descriptors(&self) -> [i32; 2] {
-        [self.listener.as_raw_fd(), self.wake.as_raw_fd()]
+        [self.listener.as_raw_fd(), self.wake.descriptor()]
     }
 }
 

@@ -6,10 +6,7 @@ use std::io;
 #[cfg(unix)]
 use std::io::{Read, Write};
 #[cfg(unix)]
-use std::os::{
-    fd::{AsFd, AsRawFd, BorrowedFd},
-    unix::net::UnixStream,
-};
+use std::os::{fd::AsRawFd, unix::net::UnixStream};
 
 /// Fills `bytes` with random bits. Returns whether the system has them.
 pub(crate) fn random(bytes: &mut [u8]) -> bool {
@@ -54,13 +51,6 @@ impl Event {
     /// Returns the number of the descriptor.
     pub(crate) fn descriptor(&self) -> i32 {
         self.read.as_raw_fd()
-    }
-}
-
-#[cfg(unix)]
-impl AsFd for Event {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.read.as_fd()
     }
 }
 
