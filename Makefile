@@ -192,20 +192,9 @@ $(DEPS): requirements-dev.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
 	@touch $@
 
-$(VENV)/.stamp-docs: requirements-docs.lock $(DEPS)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.lock
-	@touch $@
-
-$(VENV)/.stamp-bench: requirements-bench.lock $(DEPS)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-bench.lock
-	@touch $@
-
-$(VENV)/.stamp-matrix: requirements-matrix.lock $(DEPS)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-matrix.lock
-	@touch $@
-
-$(VENV)/.stamp-wheels: requirements-wheels.lock $(DEPS)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-wheels.lock
+# What some targets need in addition: docs, bench, matrix, wheels.
+$(VENV)/.stamp-%: requirements-%.lock $(DEPS)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 $(NATIVE): $(DEPS) Cargo.toml Cargo.lock pyproject.toml $(RUST_SOURCES)
