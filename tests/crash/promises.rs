@@ -125,6 +125,8 @@ pub fn check(store: &Store, expected: Expected<'_>) -> Held<Found> {
             let sure = if at < expected.broker_end { at < expected.must_end } else { expected.crc };
             hold(!sure, "L1", || format!("the record at {at} is not what was written there: {view:?}"))?;
             found.is_blurred = true;
+        } else {
+            look.is_as_sent(view)?;
         }
         look.is_whole(record, view)?;
         found.offsets.insert(at, crc(record.bytes()));
@@ -159,7 +161,11 @@ impl<'a> Look<'a> {
         let ours = self.expected.crc && view.physical_offset.0 >= self.expected.broker_end;
         let verify = Verify { body_crc: true, record_crc: if ours { RecordCrc::Required } else { RecordCrc::Ignore } };
         let decoded = decode(record.bytes(), view.physical_offset, verify);
-        hold(decoded.is_ok(), "L5", || format!("{decoded:?} of {view:?}"))?;
+        hold(decoded.is_ok(), "L5", || format!("{decoded:?} of {view:?}"))
+    }
+
+    /// Checks T3, T11: the properties of our half messages. A torn record may have any.
+    fn is_as_sent(&self, view: &RecordView<'_>) -> Held {
         if view.topic != HALF_TOPIC || view.physical_offset.0 < self.expected.broker_end {
             return Ok(());
         }
