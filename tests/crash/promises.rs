@@ -459,7 +459,7 @@ impl<'a> Look<'a> {
             .collect();
         let is_pending = |one: &&Transaction| {
             let half = &self.log[one.halves[0]];
-            one.outcome.is_none() && Sets::leads(half) && !self.sets.is_cut(half)
+            one.outcome.is_none() && Sets::leads(half) && !self.sets.is_cut(half) && !self.sets.has_cut_end(half)
         };
         let pending: BTreeSet<(u64, u64)> = (self.rule.iter().filter(is_pending))
             .map(|one| (one.newest().queue_offset, one.newest().physical_offset))
