@@ -1154,6 +1154,71 @@ class Frame:
         """Returns a stream of the batches, as a capsule."""
 
 @final
+class SinkRows:
+    """Rows that are to be messages, encoded without an object per row.
+
+    `columns`: for each of topic, body, keys, tags, properties, queue_id and message_group that there is, arrays of
+    pyarrow without children: its values as `binary` or `int64`; of lists their lengths as `int32`, and then the values of
+    all rows. `topic` is that of rows without one. Raises InvalidMessageError for other arrays.
+    """
+
+    def __new__(cls, columns: Mapping[str, Sequence[object]], topic: str | None) -> SinkRows: ...
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+    def group_end(self, start: int, rows_max: int, bytes_max: int) -> int:
+        """Returns where the rows end that begin at `start` and are stored by one request."""
+    def topics(self, start: int, end: int) -> list[str]:
+        """Returns the topics of rows, that of the first row first. Raises InvalidMessageError for a row without one."""
+    def halves(
+        self, start: int, end: int, queues: Mapping[str, SinkQueues], labels: Sequence[tuple[str, str]]
+    ) -> SinkHalves:
+        """Encodes rows as the half messages of one transaction. `labels` are properties of the first one.
+
+        Raises InvalidMessageError, which shows the row, for one that cannot be sent, and InvalidOptionError for one that
+        asks for a queue that is not in `queues`.
+        """
+    def batches(self, start: int, end: int, queues: Mapping[str, SinkQueues]) -> list[SinkBatch]:
+        """Encodes rows as batches, one for each queue that they go to. Raises as `halves` does."""
+
+@final
+class SinkQueues:
+    """The queues of a topic that accept messages, each its number and its id at its broker.
+
+    `turn` is the index of the one that gets the rows that ask for no queue and have no message group.
+    """
+
+    def __new__(cls, queues: Sequence[tuple[int, int]], turn: int) -> SinkQueues: ...
+
+@final
+class SinkHalves:
+    """The half messages of one transaction."""
+
+    @property
+    def message_id(self) -> str:
+        """The unique id of the first one, which is that of the transaction."""
+    @property
+    def body(self) -> bytes:
+        """The body of the request that stores them."""
+
+@final
+class SinkBatch:
+    """Messages for one queue."""
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+    @property
+    def queue(self) -> int:
+        """The queue's number."""
+    @property
+    def count(self) -> int:
+        """How many messages it has."""
+    @property
+    def body(self) -> bytes:
+        """The body of the request that stores them."""
+
+@final
 class PulledRecords:
     """The records of answers to pulls, collected into Arrow batches, for readers of whole queues.
 

@@ -528,6 +528,10 @@ class RemoteBroker(BlockingAdministration):
             self._must_be_open()
         return self._run(work(self._session))
 
+    def _run_in_thread(self, work: Callable[[Sending, ThreadCaller], Coroutine[Any, Any, T]]) -> T:
+        """Runs sends in the calling thread, over a channel of its own."""
+        return run_now(work(self._session.sending, self._caller))
+
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         """Schedules a coroutine on the loop without waiting for it. Does nothing after `close` or in a fork."""
         if self._closed or self._loop.is_closed() or os.getpid() != self._process:

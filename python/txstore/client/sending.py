@@ -22,6 +22,7 @@ from txstore._native import (
     RemotingCommand,
     RequestCode,
     ResponseCode,
+    SinkBatch,
     allow_end_again,
     batch_body,
     properties_text,
@@ -64,6 +65,7 @@ _STATUS = {
 }
 # RocketMQ's DefaultMQProducer.retryResponseCodes.
 _AGAIN = frozenset({1, 2, 14, 16, 17, 204, 205})
+_BATCH = RequestCode.SEND_BATCH_MESSAGE
 _PREPARED = 4  # The transaction bits of a sysflag.
 _ENDS = {LocalTransactionState.COMMIT: 8, LocalTransactionState.ROLLBACK: 12, LocalTransactionState.UNKNOWN: 0}
 _UNKNOWN = LocalTransactionState.UNKNOWN
@@ -150,7 +152,10 @@ class Sending:
     async def send(self, message: Message, number: int, group: str, caller: Caller) -> RemoteSent:
         """Stores one message. Retries if no response arrives, which may store it twice with the same id."""
         name = unique_id()
-        answer, queue = await self._send(caller, message, number, group, properties_text(message, name, []), again=True)
+        text = properties_text(message, name, [])
+        answer, queue = await self._send(
+            caller, message.topic, number, group, message.body, properties=text, flag=message.flag, again=True
+        )
         return self._sent(answer, message.topic, queue, name)
 
     async def send_batch(
@@ -163,8 +168,9 @@ class Sending:
         _must_be_one_batch(messages, numbers)
         names = [unique_id() for _ in messages]
         body = batch_body(list(messages), names)
-        answer, queue = await self._send(caller, messages[0], numbers[0], group, "", again=True, batch=body)
-        first = self._sent(answer, messages[0].topic, queue, names[0])
+        topic = messages[0].topic
+        answer, queue = await self._send(caller, topic, numbers[0], group, body, code=_BATCH, again=True)
+        first = self._sent(answer, topic, queue, names[0])
         ids = first.offset_message_id.split(",")
         return [
             RemoteSent(
@@ -181,6 +187,11 @@ class Sending:
             for index, (name, offset_id) in enumerate(zip(names, ids, strict=True))
         ]
 
+    async def send_encoded(self, batch: SinkBatch, group: str, caller: Caller) -> SendStatus:
+        """Stores messages that are encoded in one queue, all or none, and returns how they are secured."""
+        answer, _ = await self._send(caller, batch.topic, batch.queue, group, batch.body, code=_BATCH, again=True)
+        return _STATUS[ResponseCode(answer.code)]
+
     async def prepare(self, message: Message, number: int, group: str, caller: Caller) -> RemoteSent:
         """Stores a half message. It is not sent again once it may have arrived.
 
@@ -191,7 +202,15 @@ class Sending:
         text = properties_text(message, name, [("TRAN_MSG", "true"), ("PGROUP", group)])
         with self._as_running(name):
             answer, queue = await self._send(
-                caller, message, number, group, text, again=self._client.is_store, sys_flag=_PREPARED
+                caller,
+                message.topic,
+                number,
+                group,
+                message.body,
+                properties=text,
+                flag=message.flag,
+                sys_flag=_PREPARED,
+                again=self._client.is_store,
             )
             sent = self._sent(answer, message.topic, queue, name, transaction_id=name)
         self._remember(sent, group)
@@ -216,30 +235,39 @@ class Sending:
             raise _several_messages(len(messages))
         names = [unique_id() for _ in messages]
         body = batch_body(list(messages), names, [queue.queue_id for queue in queues])
+        return await self.prepare_encoded([*topics], numbers[0], names[0], len(messages), body, group, caller)
+
+    async def prepare_encoded(
+        self, topics: Sequence[str], number: int, name: str, count: int, body: bytes, group: str, caller: Caller
+    ) -> RemoteSent:
+        """Stores the half messages of one transaction, as `prepare_many`, from the body of the request.
+
+        `topics` are those of all its messages, the first one's first; `number` and `name` are the queue and the unique
+        id of the first one.
+        """
         if len(body) > _BODY_MAX:
             raise InvalidMessageError(
-                f"the {len(messages)} messages of a transaction have {len(body)} bytes, but a request to a server has "
-                f"at most {_BODY_MAX}\nhint: smaller messages, txstore.open, or several transactions"
+                f"the {count} messages of a transaction have {len(body)} bytes, but a request to a server has at most "
+                f"{_BODY_MAX}\nhint: smaller messages, txstore.open, or several transactions"
             )
-        name = names[0]
+        routes = {topic: await caller.write_route(topic) for topic in topics}
         with self._as_running(name):
             try:
                 answer, queue = await self._send(
                     caller,
-                    messages[0],
-                    numbers[0],
+                    topics[0],
+                    number,
                     group,
-                    "",
-                    again=self._client.is_store,
-                    sys_flag=_PREPARED,
-                    batch=body,
+                    body,
                     code=RequestCode.TXSTORE_PREPARE,
+                    sys_flag=_PREPARED,
+                    again=self._client.is_store,
                 )
             except BrokerRefusedError as error:
                 if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                    raise _several_messages(len(messages)) from error
+                    raise _several_messages(count) from error
                 raise
-            sent = self._sent(answer, messages[0].topic, queue, name, transaction_id=name)
+            sent = self._sent(answer, topics[0], queue, name, transaction_id=name)
         for topic, route in routes.items():
             if route.is_template and topic != sent.topic:
                 await caller.topic_created(topic)
@@ -286,30 +314,29 @@ class Sending:
     async def _send(
         self,
         caller: Caller,
-        message: Message,
+        topic: str,
         number: int,
         group: str,
-        properties: str,
+        body: bytes,
         *,
         again: bool,
+        code: RequestCode = RequestCode.SEND_MESSAGE_V2,
+        properties: str = "",
+        flag: int = 0,
         sys_flag: int = 0,
-        batch: bytes | None = None,
-        code: RequestCode | None = None,
     ) -> tuple[RemotingCommand, Queue]:
-        topic = message.topic
         until = time.monotonic() + self._options.seconds("send_msg_timeout")
         back_off = self._options.seconds("reconnect_back_off")
-        code = code or (RequestCode.SEND_MESSAGE_V2 if batch is None else RequestCode.SEND_BATCH_MESSAGE)
         tries_left = self._options.retry_times_when_send_failed
         born_ms = str(_now_ms())
+        is_batch = "false" if code == RequestCode.SEND_MESSAGE_V2 else "true"
         in_doubt = False
         while True:
             route = await caller.write_route(topic)
             queue = self.queue(route, number)
-            fields = send_fields(group, topic, queue, sys_flag, born_ms, message.flag, properties)
-            fields |= {"d": str(self._options.default_topic_queue_nums), "m": "false" if batch is None else "true"}
+            fields = send_fields(group, topic, queue, sys_flag, born_ms, flag, properties)
+            fields |= {"d": str(self._options.default_topic_queue_nums), "m": is_batch}
             fields |= {"once": "true"} if in_doubt and self._client.is_store else {}
-            body = message.body if batch is None else batch
             left = max(0.001, until - time.monotonic())
             failed: TxStoreError
             try:

@@ -7,7 +7,7 @@ use super::error::{OrRaise, into_py};
 use super::values::{decoded, encoded};
 use crate::base::error::Error;
 use crate::base::sync::unmodelled::Mutex;
-use crate::record::message::{Envelope, Parts, Topic};
+use crate::record::message::{Envelope, Parts, Topic, push_key};
 use crate::record::message_id::offset_message_id;
 use crate::record::properties::{Properties, SHARDING_KEY, TAGS, is_reserved};
 use crate::store::Sent;
@@ -267,14 +267,7 @@ fn joined(py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<String> {
     let mut words = String::new();
     for key in keys.try_iter()? {
         let key: String = key?.extract()?;
-        if key.is_empty() || key.contains(' ') {
-            let what = format!("key {key:?} is empty or contains a space\nhint: spaces separate keys");
-            return Err(into_py(py, &Error::InvalidMessage { what }));
-        }
-        if !words.is_empty() {
-            words.push(' ');
-        }
-        words.push_str(&key);
+        push_key(&mut words, &key).or_raise(py)?;
     }
     Ok(words)
 }

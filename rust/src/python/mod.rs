@@ -28,6 +28,7 @@ mod pulled;
 mod remoting;
 mod repair;
 mod retention;
+mod rows;
 mod sending;
 #[cfg(feature = "server")]
 mod server;
@@ -84,6 +85,8 @@ mod _native {
     use super::repair::{Examiner, mend_store};
     #[pymodule_export]
     use super::retention::{Expired, LogFile};
+    #[pymodule_export]
+    use super::rows::{SinkBatch, SinkHalves, SinkQueues, SinkRows};
     #[cfg(feature = "server")]
     #[pymodule_export]
     use super::server::{LocalListener, RemotingServer};
@@ -125,6 +128,11 @@ mod _native {
 /// Creates a new unique id in the format of RocketMQ's clients.
 #[pyfunction]
 fn unique_id() -> String {
+    unique_ids(1).pop().unwrap_or_default()
+}
+
+/// Creates several unique ids.
+fn unique_ids(count: usize) -> Vec<String> {
     // A forked child must not continue its parent's ids. The interpreter's lock is held during a fork, so no other
     // thread holds this one then.
     static IDS: crate::base::sync::unmodelled::Mutex<Option<(u32, UniqueIds)>> =
@@ -137,8 +145,9 @@ fn unique_id() -> String {
         let salt = u32::try_from(mixed >> 32).unwrap_or(0);
         *known = Some((pid, UniqueIds::new(std::net::Ipv4Addr::LOCALHOST.into(), pid, salt)));
     }
-    let id = known.as_ref().map(|(_, ids)| ids.next(clock.wall()).as_str().to_owned());
-    id.unwrap_or_default()
+    let Some((_, ids)) = known.as_ref() else { return Vec::new() };
+    let now = clock.wall();
+    (0..count).map(|_| ids.next(now).as_str().to_owned()).collect()
 }
 
 /// Returns the kind of network file system that a directory is on.

@@ -13,6 +13,7 @@ use super::message::Message;
 use super::stored::StoredMessage;
 use crate::base::error::Error;
 use crate::record::properties::{self, REAL_QUEUE_ID, REAL_TOPIC, UNIQUE_KEY};
+use crate::remoting::batch::push_message;
 use crate::remoting::command::FLAG_ONE_WAY;
 use crate::remoting::{self, Command};
 use crate::store::StoredRecord;
@@ -90,9 +91,8 @@ impl RemotingCommand {
         remark: Option<String>,
         body: Option<&[u8]>,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let mut response = self.command.response(code, remark);
-        response.body = body.unwrap_or_default().to_vec();
-        frame(py, &response)
+        let response = self.command.response(code, remark);
+        frame(py, &response, body.unwrap_or_default())
     }
 
     fn __repr__(&self) -> String {
@@ -141,16 +141,22 @@ pub(super) fn encode_request<'py>(
     if one_way {
         request.flag |= FLAG_ONE_WAY;
     }
-    request.body = body.unwrap_or_default().to_vec();
-    frame(py, &request)
+    frame(py, &request, body.unwrap_or_default())
 }
 
-fn frame<'py>(py: Python<'py>, command: &Command) -> PyResult<Bound<'py, PyBytes>> {
-    let mut bytes = Vec::with_capacity(512 + command.body.len());
-    remoting::encode(command, &mut bytes)
+/// Encodes a frame. The body, which may be large, is copied once.
+fn frame<'py>(py: Python<'py>, command: &Command, body: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    let mut head = Vec::with_capacity(512);
+    remoting::encode_head(command, body.len(), &mut head)
         .map_err(|error| Error::InvalidMessage { what: error.to_string() })
         .or_raise(py)?;
-    Ok(PyBytes::new(py, &bytes))
+    PyBytes::new_with(py, head.len() + body.len(), |bytes| {
+        if let Some((first, rest)) = bytes.split_at_mut_checked(head.len()) {
+            first.copy_from_slice(&head);
+            rest.copy_from_slice(body);
+        }
+        Ok(())
+    })
 }
 
 /// Decodes the concatenated records of an answer. With `unacknowledged`, a consumer will deliver them to its user.
@@ -181,16 +187,6 @@ pub(super) fn properties_text(message: &Message, unique_id: &str, more: Vec<(Str
 
 /// Encodes several messages as the body of a batch, each with its unique id. With `queue_ids`, each is a half message
 /// and contains its real topic and queue.
-///
-/// ```text
-///  bytes   field
-///  4       total size, of the whole entry
-///  4       magic, 0
-///  4       body CRC, 0
-///  4       flag
-///  4 + n   body
-///  2 + n   properties
-/// ```
 #[pyfunction]
 #[pyo3(signature = (messages, unique_ids, queue_ids=None))]
 pub(super) fn batch_body<'py>(
@@ -199,28 +195,16 @@ pub(super) fn batch_body<'py>(
     unique_ids: Vec<String>,
     queue_ids: Option<Vec<i32>>,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    const FIXED: usize = 4 * 4 + 4 + 2;
     let mut bytes = Vec::new();
     let mut queue_ids = queue_ids.into_iter().flatten();
     for (message, unique_id) in messages.iter().zip(unique_ids) {
-        let body = message.body_bytes(py);
         let mut own = message.envelope.properties.clone();
         properties::push(&mut own, UNIQUE_KEY, &unique_id);
         if let Some(queue_id) = queue_ids.next() {
             properties::push(&mut own, REAL_TOPIC, &message.envelope.topic);
             properties::push(&mut own, REAL_QUEUE_ID, &queue_id.to_string());
         }
-        bytes.extend_from_slice(&length(py, FIXED + body.len() + own.len(), i32::try_from)?.to_be_bytes());
-        bytes.extend_from_slice(&[0; 8]);
-        bytes.extend_from_slice(&message.envelope.flag.to_be_bytes());
-        bytes.extend_from_slice(&length(py, body.len(), i32::try_from)?.to_be_bytes());
-        bytes.extend_from_slice(body);
-        bytes.extend_from_slice(&length(py, own.len(), i16::try_from)?.to_be_bytes());
-        bytes.extend_from_slice(&own);
+        push_message(&mut bytes, message.envelope.flag, message.body_bytes(py), &own).or_raise(py)?;
     }
     Ok(PyBytes::new(py, &bytes))
-}
-
-fn length<T, E>(py: Python<'_>, len: usize, fit: impl Fn(usize) -> Result<T, E>) -> PyResult<T> {
-    fit(len).map_err(|_| Error::InvalidMessage { what: format!("{len} bytes are too many for a batch") }).or_raise(py)
 }

@@ -16,8 +16,8 @@ use crate::base::names;
 use crate::base::units::TimestampMs;
 use crate::record::layout::{PROPERTIES_MAX, SYS_COMPRESSED, SYS_COMPRESSION_MASK};
 use crate::record::properties::{
-    self, DELAY, KEYS, PRODUCER_GROUP, Properties, REAL_QUEUE_ID, REAL_TOPIC, SHARDING_KEY, TAGS, TIMER_DELAY_MS,
-    TIMER_DELAY_SEC, TIMER_DELIVER_MS, TRANSACTION_CHECK_TIMES, TRANSACTION_ID, TRANSACTION_PREPARED,
+    self, DELAY, KEY_SEPARATOR, KEYS, PRODUCER_GROUP, Properties, REAL_QUEUE_ID, REAL_TOPIC, SHARDING_KEY, TAGS,
+    TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TRANSACTION_CHECK_TIMES, TRANSACTION_ID, TRANSACTION_PREPARED,
     TRANSACTION_PREPARED_QUEUE_OFFSET, TRANSACTION_SET, UNIQUE_KEY,
 };
 
@@ -226,6 +226,18 @@ pub fn check_body(body: &[u8], max_message_size: u32) -> Result<()> {
             body.len()
         )));
     }
+    Ok(())
+}
+
+/// Adds a key to the keys of a message, which spaces separate.
+pub fn push_key(words: &mut String, key: &str) -> Result<()> {
+    if key.is_empty() || key.contains(KEY_SEPARATOR) {
+        return Err(invalid(format!("key {key:?} is empty or contains a space\nhint: spaces separate keys")));
+    }
+    if !words.is_empty() {
+        words.push(KEY_SEPARATOR);
+    }
+    words.push_str(key);
     Ok(())
 }
 

@@ -25,22 +25,30 @@ const KEPT_MAX: usize = 64 << 10;
 
 /// Appends a command's frame to `out`. An error does not change `out`.
 pub fn encode(command: &Command, out: &mut Vec<u8>) -> Result<(), FrameError> {
+    encode_head(command, command.body.len(), out)?;
+    out.extend_from_slice(&command.body);
+    Ok(())
+}
+
+/// Appends a command as a frame without its body, which has `body_bytes` bytes and is to follow. The body that the
+/// command has itself is ignored. If it does not fit, nothing is appended.
+pub fn encode_head(command: &Command, body_bytes: usize, out: &mut Vec<u8>) -> Result<(), FrameError> {
     let begin = out.len();
-    let written = write(command, out, begin);
+    let written = write(command, body_bytes, out, begin);
     if written.is_err() {
         out.truncate(begin);
     }
     written
 }
 
-fn write(command: &Command, out: &mut Vec<u8>, begin: usize) -> Result<(), FrameError> {
+fn write(command: &Command, body_bytes: usize, out: &mut Vec<u8>, begin: usize) -> Result<(), FrameError> {
     out.extend_from_slice(&[0; LENGTH_LEN + MARK_LEN]);
     match command.serialize_type {
         SerializeType::Json => header_json::write(command, out),
         SerializeType::Binary => header_binary::write(command, out)?,
     }
     let header = out.len() - begin - LENGTH_LEN - MARK_LEN;
-    let total = MARK_LEN + header + command.body.len();
+    let total = MARK_LEN + header + body_bytes;
     if header > HEADER_MAX {
         return Err(FrameError::HeaderTooLarge { header });
     }
@@ -57,7 +65,6 @@ fn write(command: &Command, out: &mut Vec<u8>, begin: usize) -> Result<(), Frame
     if let Some(target) = out.get_mut(begin + LENGTH_LEN..begin + LENGTH_LEN + MARK_LEN) {
         target.copy_from_slice(&mark.to_be_bytes());
     }
-    out.extend_from_slice(&command.body);
     Ok(())
 }
 

@@ -1,23 +1,23 @@
-"""Rows: the columns of a write, and their messages.
+"""Rows: the columns of a write.
 
 In:     Spark's schema, Arrow batches.
-Out:    messages with the queue that a row asks for.
-Always: a column that a write does not know is an error, so nothing is lost without notice.
-Not here: sending.
+Out:    rows that the engine encodes.
+Always: a column that a write does not know is an error, so nothing is lost without notice. No object is made per row.
+Not here: encoding (the engine's `SinkRows`), sending (`target.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
+from pyarrow import compute
 from pyspark.sql.types import StructType
 
-from txstore import Message
-from txstore.errors import InvalidMessageError, InvalidNameError, InvalidOptionError
+from txstore._native import SinkRows
+from txstore.errors import InvalidOptionError
 
-__all__ = ["COLUMNS", "RowMessage", "check_columns", "messages_of"]
+__all__ = ["COLUMNS", "check_columns", "rows_of"]
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "topic": ("string",),
@@ -31,12 +31,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 """The columns of a write, and the types that each may have."""
 
 
-class RowMessage(NamedTuple):
-    """The message of a row."""
-
-    message: Message
-    queue_id: int | None
-    """The queue that the row asks for."""
+# A map's names are not null; as a list it can be flattened.
+_PAIRS = pa.list_(pa.struct([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary())]))
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
@@ -55,43 +51,35 @@ def check_columns(schema: StructType, topic: str | None) -> None:
         raise _invalid("the column topic is missing\nhint: the option topic is that of all rows")
 
 
-def messages_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[RowMessage]:
-    """Yields the messages of a batch. Raises InvalidMessageError, which shows the row, for one that cannot be sent."""
-    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
-    nothing = [None] * batch.num_rows
-    rows = zip(*(columns.get(name, nothing) for name in COLUMNS), strict=True)
-    for found in rows:
-        yield _message(topic, *found)
+def rows_of(batches: Iterable[pa.RecordBatch], topic: str | None, rows_min: int) -> Iterator[SinkRows]:
+    """Yields the rows of batches, at least `rows_min` at a time while there are more. `topic`: of rows without one."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        if rows >= rows_min:
+            yield _sink_rows(waiting, topic)
+            waiting, rows = [], 0
+    if rows > 0:
+        yield _sink_rows(waiting, topic)
 
 
-def _message(
-    default: str | None,
-    topic: str | None,
-    body: bytes | str | None,
-    keys: list[str] | str | None,
-    tags: str | None,
-    properties: list[tuple[str, str]] | None,
-    queue_id: int | None,
-    message_group: str | None,
-) -> RowMessage:
-    named = default if topic is None else topic
-    try:
-        if named is None:
-            raise InvalidMessageError("topic is null\nhint: filter such rows, or set the option topic")
-        if body is None:
-            raise InvalidMessageError("body is null\nhint: filter such rows")
-        message = Message(
-            named,
-            body.encode() if isinstance(body, str) else body,
-            tags=tags or None,
-            keys=keys or None,
-            properties=dict(properties) if properties else None,
-            message_group=message_group or None,
-        )
-    except (InvalidMessageError, InvalidNameError) as error:
-        shown: dict[str, Any] = {"topic": named, "keys": keys, "tags": tags, "queue_id": queue_id}
-        raise InvalidMessageError(f"a row cannot be sent ({shown}): {error}") from error
-    return RowMessage(message, queue_id)
+def _sink_rows(batches: list[pa.RecordBatch], topic: str | None) -> SinkRows:
+    table = pa.Table.from_batches(batches).combine_chunks()
+    return SinkRows({name: _flat(name, table.column(name).chunk(0)) for name in table.column_names}, topic)
+
+
+def _flat(name: str, array: pa.Array) -> list[pa.Array]:
+    """Returns a column as arrays without children: its values, or the lengths of its lists, and then their values."""
+    if name == "queue_id":
+        return [array.cast(pa.int64())]
+    if pa.types.is_map(array.type):
+        pairs = array.cast(_PAIRS)
+        return [compute.list_value_length(pairs), *pairs.flatten().flatten()]
+    if pa.types.is_list(array.type):
+        return [compute.list_value_length(array), array.flatten().cast(pa.binary())]
+    return [array.cast(pa.binary())]
 
 
 def _invalid(what: str) -> InvalidOptionError:

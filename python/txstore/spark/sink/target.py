@@ -1,6 +1,6 @@
 """Target: the store or the brokers that a write goes to.
 
-In:     messages of a task; the record of a batch.
+In:     rows of a task; the record of a batch.
 Out:    transactions that wait for their outcome; outcomes.
 Always: a store's transaction has its messages in one request, all or none. Ending it again with the same outcome has no
         effect. RocketMQ's brokers get messages that are visible at once.
@@ -17,22 +17,31 @@ from typing import Any, NamedTuple, TypeVar
 
 import txstore
 from txstore import LocalTransactionState, Message
-from txstore._native import RequestCode, ResponseCode, decode_records, java_hash_code, properties_text
-from txstore.broker.batch_records import RECORDS_TOPIC, SINK_GROUP, record_id
+from txstore._native import (
+    RequestCode,
+    ResponseCode,
+    SinkBatch,
+    SinkHalves,
+    SinkQueues,
+    SinkRows,
+    decode_records,
+    properties_text,
+)
+from txstore.broker.batch_records import BATCH_LABEL, RECORDS_TOPIC, SINK_GROUP, record_id
 from txstore.client.broker import RemoteBroker, Session
-from txstore.client.sending import end_fields, send_fields
+from txstore.client.caller import Caller
+from txstore.client.route import Queue
+from txstore.client.sending import Sending, end_fields, send_fields
 from txstore.errors import (
     BrokerBusyError,
     BrokerTimeoutError,
     BrokerUnreachableError,
-    InvalidOptionError,
     ProtocolError,
 )
 from txstore.message import SendStatus
 from txstore.remoting.refusals import refusal
 from txstore.spark.connection import connect_config
 from txstore.spark.sink.options import WriteOptions
-from txstore.spark.sink.rows import RowMessage
 
 __all__ = ["Target", "Waiting"]
 
@@ -40,6 +49,8 @@ _AWAY = (BrokerUnreachableError, BrokerTimeoutError, BrokerBusyError)
 _PATIENCE_SECONDS = 60.0
 _PAUSE_SECONDS = 0.1
 _PAUSE_SECONDS_MAX = 2.0
+_IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+_TEN_YEARS = str(10 * 365 * 86_400)  # No producer is asked: the record of the batch decides.
 
 T = TypeVar("T")
 
@@ -60,7 +71,10 @@ class Waiting(NamedTuple):
 
 
 class Target:
-    """An open store or connection. Used by one thread at a time; close it, or use it in `with`."""
+    """An open store or connection. Used by one thread at a time, except the calls of `storing`.
+
+    Close it, or use it in `with`.
+    """
 
     def __init__(self, options: WriteOptions) -> None:
         """Opens the store, or connects. Raises BrokerUnreachableError, BrokerTimeoutError, and errors of opening."""
@@ -73,7 +87,8 @@ class Target:
             except (BrokerUnreachableError, BrokerTimeoutError) as error:
                 text = f"option brokers: {options.address!r}: {error}"
                 raise type(error)(text, address=error.address) from error
-        self._turns: dict[str, itertools.cycle[int]] = {}
+        self._turns: dict[str, itertools.count[int]] = {}
+        self._numbers = self._broker._client.numbers
         self.is_transactional: bool = options.path is not None or self._run(_is_txstore)
         """Whether messages can wait for the outcome of their batch. RocketMQ's brokers have no such transactions."""
 
@@ -85,42 +100,49 @@ class Target:
 
     # Messages of tasks
 
-    def prepare(self, rows: Sequence[RowMessage]) -> Waiting:
-        """Stores messages that wait for the outcome of their batch, as one transaction."""
-        numbers = self._queues(rows)
-        sent = self._broker.prepare_many([row.message for row in rows], numbers, SINK_GROUP, 0)
+    def storing(self, rows: SinkRows, start: int, end: int, label: str) -> Callable[[], Waiting | None]:
+        """Encodes rows, and returns the call that stores them. Several threads may make such calls at a time.
+
+        On txstore they are one transaction, whose first message bears the label; otherwise visible at once. Raises
+        InvalidMessageError, which shows the row, for one that cannot be sent, and InvalidOptionError for its queue.
+        """
+        topics = rows.topics(start, end)
+        turns = {topic: self._turn(topic) for topic in topics}
+        if not self.is_transactional:
+            every = {topic: self._queues(topic, turn, None) for topic, turn in turns.items()}
+            return functools.partial(self._send, rows.batches(start, end, every))
+        first = turns[topics[0]]
+        # One broker stores a transaction.
+        own = {topic: self._queues(topic, turn, first.broker) for topic, turn in turns.items()}
+        labels = [(BATCH_LABEL, label), (_IMMUNITY, _TEN_YEARS)]
+        halves = rows.halves(start, end, own, labels)
+        return functools.partial(self._prepare, topics, self._numbers.number(first), end - start, halves)
+
+    def _prepare(self, topics: Sequence[str], number: int, count: int, halves: SinkHalves) -> Waiting:
+        name, body = halves.message_id, halves.body
+        sent = self._broker._run_in_thread(
+            lambda sending, caller: sending.prepare_encoded(topics, number, name, count, body, SINK_GROUP, caller)
+        )
         return Waiting(sent.broker, sent.topic, sent.message_id, sent.queue_offset, sent.physical_offset)
 
-    def send(self, rows: Sequence[RowMessage]) -> None:
-        """Stores messages that are visible at once."""
-        by_queue: dict[tuple[str, int], list[Message]] = {}
-        for row, number in zip(rows, self._queues(rows), strict=True):
-            by_queue.setdefault((row.message.topic, number), []).append(row.message)
-        for (_, number), messages in by_queue.items():
-            for sent in self._broker.append_many(messages, [number] * len(messages), SINK_GROUP):
-                if sent.send_status is not SendStatus.SEND_OK:
-                    raise BrokerBusyError(f"a message is stored, but not secured: {sent.send_status.value}", code=0)
+    def _send(self, batches: Sequence[SinkBatch]) -> None:
+        for batch in batches:
+            status = self._broker._run_in_thread(functools.partial(_send_batch, batch=batch))
+            if status is not SendStatus.SEND_OK:
+                raise BrokerBusyError(f"a message is stored, but not secured: {status.value}", code=0)
 
-    def _queues(self, rows: Sequence[RowMessage]) -> list[int]:
-        """Returns the queue of each row: its own, its message group's, or that of the next turn of all others."""
-        turns: dict[str, int] = {}
-        return [self._queue(row, turns) for row in rows]
+    def _turn(self, topic: str) -> Queue:
+        """Returns the queue of the topic that gets the rows that are stored next, unless they ask for one."""
+        queues = self._broker.write_queues(topic)
+        turn = next(self._turns.setdefault(topic, itertools.count()))
+        return self._numbers.queue(queues[turn % len(queues)])
 
-    def _queue(self, row: RowMessage, turns: dict[str, int]) -> int:
-        topic, group = row.message.topic, row.message.message_group
-        if row.queue_id is None and group is None and topic in turns:
-            return turns[topic]
-        queues = tuple(self._broker.write_queues(topic))
-        if row.queue_id is not None:
-            if row.queue_id not in queues:
-                text = f"column queue_id: topic {topic!r} has no queue {row.queue_id} that accepts messages"
-                hint = f"hint: its queues are {', '.join(map(str, queues))}"
-                raise InvalidOptionError(f"{text}\n{hint}", option="queue_id")
-            return row.queue_id
-        if group is not None:
-            return queues[java_hash_code(group) % len(queues)]
-        turns[topic] = next(self._turns.setdefault(topic, itertools.cycle(queues)))
-        return turns[topic]
+    def _queues(self, topic: str, turn: Queue, broker: str | None) -> SinkQueues:
+        """Returns the topic's queues that accept messages, at one broker or at all."""
+        found = [self._numbers.queue(number) for number in self._broker.write_queues(topic)]
+        found = [queue for queue in found if broker in (None, queue.broker)]
+        numbered = [(self._numbers.number(queue), queue.queue_id) for queue in found]
+        return SinkQueues(numbered, found.index(turn) if turn in found else 0)
 
     # Outcomes
 
@@ -175,6 +197,10 @@ async def _is_txstore(session: Session) -> bool:
         return False
     answer = await client.ask(names[0], RequestCode.GET_BROKER_CLUSTER_INFO, {})
     return answer.code == ResponseCode.SUCCESS and "storeId" in answer.ext_fields
+
+
+async def _send_batch(sending: Sending, caller: Caller, batch: SinkBatch) -> SendStatus:
+    return await sending.send_encoded(batch, SINK_GROUP, caller)
 
 
 async def _end(session: Session, one: Waiting, fields: dict[str, str], state: LocalTransactionState) -> None:

@@ -11,7 +11,8 @@ Not here: requests (`target.py`), micro-batches (`stream_writer.py`).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -19,19 +20,18 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from txstore import LocalTransactionState, Message
-from txstore.broker.batch_records import BATCH_LABEL
+from txstore import LocalTransactionState
+from txstore._native import SinkRows
 from txstore.spark.sink.options import WriteOptions
 from txstore.spark.sink.record import BatchRecord
-from txstore.spark.sink.rows import RowMessage, check_columns, messages_of
+from txstore.spark.sink.rows import check_columns, rows_of
 from txstore.spark.sink.target import Target, Waiting
 
 __all__ = ["MessageWriter", "Written", "publish", "roll_back", "written"]
 
 _MESSAGES_MAX = 1_000  # Of one transaction.
 _BYTES_MAX = 4 << 20
-_IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-_TEN_YEARS = str(10 * 365 * 86_400)  # No producer is asked: the record of the batch decides.
+_REQUESTS_MAX = 3  # One is stored, one is synced, one is on its way.
 
 
 @dataclass
@@ -70,56 +70,50 @@ def written(options: WriteOptions, app: str, batch: int, batches: Iterator[pa.Re
     with Target(options) as target:
         stored: list[Waiting] = []
         try:
-            # The next rows are read while these are stored. Leaving the block waits for them.
-            with ThreadPoolExecutor(1) as thread:
-                under_way: Future[None] | None = None
-                for rows in _groups(row for one in batches for row in messages_of(one, options.topic)):
-                    if under_way is not None:
-                        under_way.result()
-                    under_way = thread.submit(_store, target, rows, label, stored)
-                if under_way is not None:
-                    under_way.result()
+            _store(target, (target.storing(*group, label) for group in _groups(batches, options.topic)), stored)
         except BaseException:
             target.end(stored, LocalTransactionState.ROLLBACK)
             raise
     return Written(tuple(stored))
 
 
-def _store(target: Target, rows: list[RowMessage], label: str, stored: list[Waiting]) -> None:
-    """Stores rows, and adds their transaction to those that are stored."""
-    if target.is_transactional:
-        stored.append(target.prepare(_labelled(rows, label)))
-    else:
-        target.send(rows)
+def _store(target: Target, calls: Iterator[Callable[[], Waiting | None]], stored: list[Waiting]) -> None:
+    """Makes calls, a few at a time, while the next ones are prepared. Adds what is stored, in the order of the calls.
+
+    When it returns or raises, no call is under way.
+    """
+    # Messages that are visible at once keep their order.
+    ahead = _REQUESTS_MAX if target.is_transactional else 1
+    under_way: deque[Future[Waiting | None]] = deque()
+    with ThreadPoolExecutor(ahead) as threads:
+        try:
+            for call in calls:
+                if len(under_way) >= ahead:
+                    _add(stored, under_way.popleft())
+                under_way.append(threads.submit(call))
+            while under_way:
+                _add(stored, under_way.popleft())
+        finally:
+            # After a failure, those that were under way are stored, too.
+            for future in under_way:
+                if future.exception() is None:
+                    _add(stored, future)
 
 
-def _groups(rows: Iterable[RowMessage]) -> Iterator[list[RowMessage]]:
+def _add(stored: list[Waiting], future: Future[Waiting | None]) -> None:
+    one = future.result()
+    if one is not None:
+        stored.append(one)
+
+
+def _groups(batches: Iterator[pa.RecordBatch], topic: str | None) -> Iterator[tuple[SinkRows, int, int]]:
     """Yields rows that are stored together, within the limits of a transaction."""
-    group: list[RowMessage] = []
-    size = 0
-    for row in rows:
-        length = len(row.message.body)
-        if group and (len(group) >= _MESSAGES_MAX or size + length > _BYTES_MAX):
-            yield group
-            group, size = [], 0
-        group.append(row)
-        size += length
-    if group:
-        yield group
-
-
-def _labelled(rows: list[RowMessage], label: str) -> list[RowMessage]:
-    """Adds to the first message, whose transaction it is, which batch it is of."""
-    first = rows[0].message
-    message = Message(
-        first.topic,
-        first.body,
-        tags=first.tags,
-        keys=first.keys,
-        properties={**first.properties, BATCH_LABEL: label, _IMMUNITY: _TEN_YEARS},
-        message_group=first.message_group,
-    )
-    return [RowMessage(message, rows[0].queue_id), *rows[1:]]
+    for rows in rows_of(batches, topic, _MESSAGES_MAX):
+        start = 0
+        while start < rows.count:
+            end = rows.group_end(start, _MESSAGES_MAX, _BYTES_MAX)
+            yield rows, start, end
+            start = end
 
 
 def publish(options: WriteOptions, app: str, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
