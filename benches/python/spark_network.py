@@ -4,7 +4,8 @@
 
 In:     a server in a process of its own, with messages of 1 KiB in the page cache.
 Out:    MB/s of a task that pulls all of a topic's queues, with all columns and without bodies; messages/s that one task
-        and the driver publish; the most memory that the process of the task had.
+        and the driver publish, to the server and to a store of this machine; the same of a producer's batches, which
+        the server writes once instead of twice; the most memory that the process of the task had.
 Always: the source's and the sink's own code, without Spark, whose part is the same for files. The load is shown.
 """
 
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ from pyarrow import compute
 
 import txstore
 from benches.python.loads import BODY, NOT_SYNCED
-from txstore import Message
+from txstore import Message, Producer
 from txstore.spark.network.reader import NetworkReader
 from txstore.spark.options import ReadOptions
 from txstore.spark.schema import spark_schema
@@ -62,13 +63,20 @@ def read(brokers: str, **more: str) -> int:
     return sizes
 
 
-def write(brokers: str, batch: int, messages: int) -> int:
+def write(target: dict[str, str], batch: int, messages: int) -> int:
     """Writes messages of 1 KiB as one task and publishes them. Returns how many."""
-    options = WriteOptions.of({"brokers": brokers})
+    options = WriteOptions.of(target)
     bodies = pa.array([BODY] * BATCH, pa.binary())
     rows = pa.RecordBatch.from_arrays([pa.repeat("paid", BATCH), bodies], names=["topic", "body"])
     publish(options, "bench", batch, [written(options, "bench", batch, iter([rows] * (messages // BATCH)))])
     return messages // BATCH * BATCH
+
+
+def send(producer: Producer, messages: Sequence[Message], batches: int) -> int:
+    """Sends the same messages several times. Returns how many that is."""
+    for _ in range(batches):
+        producer.send_batch(messages)
+    return batches * len(messages)
 
 
 def measure(name: str, unit: str, turns: int, work: Callable[[int], float]) -> None:
@@ -103,9 +111,16 @@ def main() -> None:
             measure("read, topic, size, time", "MB/s", options.turns, lambda _: read(brokers, **narrow) / 1e6)
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
             print(f"{'memory of the reader':<28} {memory:>10,.0f} MiB")
-            measure(
-                "write, 1 KiB", "messages/s", options.turns, lambda turn: write(brokers, turn, options.messages // 3)
-            )
+            sent, turns = options.messages // 3, options.turns
+            measure("write, 1 KiB", "messages/s", turns, lambda turn: write({"brokers": brokers}, turn, sent))
+            own = {"path": str(Path(folder) / "own.store")}
+            measure("write to a path, 1 KiB", "messages/s", turns, lambda turn: write(own, turn, sent))
+            same = [Message("sent", BODY)] * BATCH
+            with txstore.connect(brokers) as broker:
+                producer = broker.producer("batches")
+                measure(
+                    "a producer's batches, 1 KiB", "messages/s", turns, lambda _: send(producer, same, sent // BATCH)
+                )
             assert server.stdin is not None
             server.stdin.close()
 
