@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -66,12 +67,17 @@ class RocketMQ:
         self._proxy.close()
 
 
+SOON_CHECKED = {"transaction_timeout": 1, "transaction_check_interval": 1}
+SMALL = {
+    "max_message_size": 1 << 16,
+    "mapped_file_size_commit_log": 1 << 20,
+    "max_hash_slot_num": 1_000,
+    "max_index_num": 4_000,
+}
 SERVE = """
-import sys, txstore
-path, broker, names = sys.argv[1:]
-options = dict(transaction_timeout=1, transaction_check_interval=1, max_message_size=1 << 16,
-               mapped_file_size_commit_log=1 << 20, max_hash_slot_num=1000, max_index_num=4000)
-with txstore.serve(path, listen=f"127.0.0.1:{broker}", name_server=f"127.0.0.1:{names}", **options):
+import json, sys, txstore
+path, broker, names, options = sys.argv[1:]
+with txstore.serve(path, listen=f"127.0.0.1:{broker}", name_server=f"127.0.0.1:{names}", **json.loads(options)):
     print("ready", flush=True)
     sys.stdin.read()
 """
@@ -82,14 +88,16 @@ class Serve:
 
     may_ask_again = False
 
-    def __init__(self, request: pytest.FixtureRequest) -> None:
-        self._store: Path = request.getfixturevalue("tmp_path") / "store"
+    def __init__(self, store: Path, **options: int) -> None:
+        """The options are those of the store, in addition to short times of checks."""
+        self.store = store
+        self._options = json.dumps(SOON_CHECKED | options)
         self._ports = [str(free_port()), str(free_port())]
         self.names = f"127.0.0.1:{self._ports[1]}"
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-c", SERVE, str(self._store), *self._ports]
+        command = [sys.executable, "-c", SERVE, str(self.store), *self._ports, self._options]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n"
@@ -111,4 +119,8 @@ class Serve:
             self.kill()
 
 
-BROKERS: dict[str, Any] = {"rocketmq": RocketMQ, "serve": Serve}
+def _serve(request: pytest.FixtureRequest) -> Serve:
+    return Serve(request.getfixturevalue("tmp_path") / "store", **SMALL)
+
+
+BROKERS: dict[str, Any] = {"rocketmq": RocketMQ, "serve": _serve}

@@ -12,12 +12,13 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import txstore
-from tests.remoting_client.brokers import Restarted, Serve
+from tests.remoting_client.brokers import SMALL, Restarted, Serve
 from tests.remoting_client.conftest import SOON
 from tests.remoting_client.helpers import COMMIT, ROLLBACK, UNKNOWN, take
 from tests.remoting_client.proxy import Proxy
@@ -31,8 +32,8 @@ MESSAGES = 5
 
 
 @pytest.fixture
-def serve(request: pytest.FixtureRequest) -> Iterator[Restarted]:
-    with Serve(request) as broker:
+def serve(tmp_path: Path) -> Iterator[Restarted]:
+    with Serve(tmp_path / "store", **SMALL) as broker:
         yield broker
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import txstore
-from tests.spark.served import Server
+from tests.remoting_client.brokers import Serve
 from tests.waiting import eventually
 from txstore import Message
 
@@ -44,10 +44,10 @@ def build(store: Path) -> None:
 class Query:
     """The query as a process with all that it starts."""
 
-    def __init__(self, server: Server, work: Path, rows: int = ROWS // 60) -> None:
+    def __init__(self, server: Serve, work: Path, rows: int = ROWS // 60) -> None:
         self._work = work
         folders = str(work / "checkpoint"), str(work / "out")
-        command = [sys.executable, "-m", "tests.spark.query", server.brokers, *folders, str(rows)]
+        command = [sys.executable, "-m", "tests.spark.query", server.names, *folders, str(rows)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, cwd=ROOT)
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"started\n"
@@ -82,7 +82,7 @@ def test_killed_queries_and_servers_lose_no_row_and_show_none_twice(spark: Spark
     print(f"TXSTORE_SEED={seed}")
     chance = random.Random(seed)
     build(tmp_path / "store")
-    server = Server(tmp_path / "store")
+    server = Serve(tmp_path / "store", mapped_file_size_commit_log=1 << 24)
     server.start()
     victims = ["query"] * QUERY_KILLS + ["server"] * SERVER_KILLS
     chance.shuffle(victims)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import txstore
-from tests.spark.served import Server
+from tests.remoting_client.brokers import Serve
 from tests.waiting import eventually
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: make installs requirements-dev.lock")
@@ -27,13 +27,13 @@ KILLS = int(os.environ.get("TXSTORE_SINK_KILLS", "10"))
 ROWS = 2_500
 
 
-def run(server: Server, done: Path, batches: int, point: str) -> int:
+def run(server: Serve, done: Path, batches: int, point: str) -> int:
     """Runs the program until it ends; returns its exit code."""
     from tests.spark.sink_program import POINTS
 
     assert point in (*POINTS, "-")
     command = [sys.executable, "-m", "tests.spark.sink_program"]
-    arguments = [server.brokers, str(done), str(batches), str(ROWS), point]
+    arguments = [server.names, str(done), str(batches), str(ROWS), point]
     return subprocess.run([*command, *arguments], check=False, cwd=Path(__file__).resolve().parents[2]).returncode
 
 
@@ -56,7 +56,7 @@ def is_settled(store: Path) -> bool:
 def test_each_row_is_visible_once_wherever_the_writer_is_killed(tmp_path: Path) -> None:
     from tests.spark.sink_program import POINTS
 
-    server, done = Server(tmp_path / "store"), tmp_path / "done"
+    server, done = Serve(tmp_path / "store", mapped_file_size_commit_log=1 << 24), tmp_path / "done"
     server.start()
     try:
         batches = 0
@@ -65,18 +65,18 @@ def test_each_row_is_visible_once_wherever_the_writer_is_killed(tmp_path: Path) 
             assert run(server, done, batches, point) == -signal.SIGKILL
             assert run(server, done, batches, "-") == 0
             assert len(done.read_text()) == batches
-        assert visible(server.path) == list(range(batches * ROWS))
-        eventually(lambda: is_settled(server.path))
-        assert visible(server.path) == list(range(batches * ROWS))
+        assert visible(server.store) == list(range(batches * ROWS))
+        eventually(lambda: is_settled(server.store))
+        assert visible(server.store) == list(range(batches * ROWS))
     finally:
         server.kill()
 
 
 def test_each_row_is_visible_once_when_the_server_is_killed(tmp_path: Path) -> None:
-    server, done = Server(tmp_path / "store"), tmp_path / "done"
+    server, done = Serve(tmp_path / "store", mapped_file_size_commit_log=1 << 24), tmp_path / "done"
     server.start()
     try:
-        command = [sys.executable, "-m", "tests.spark.sink_program", server.brokers, str(done), "40", str(ROWS), "-"]
+        command = [sys.executable, "-m", "tests.spark.sink_program", server.names, str(done), "40", str(ROWS), "-"]
         for kill in range(5):
             with subprocess.Popen(command, cwd=Path(__file__).resolve().parents[2]) as program:
                 before = len(done.read_text()) if done.exists() else 0
@@ -88,7 +88,7 @@ def test_each_row_is_visible_once_when_the_server_is_killed(tmp_path: Path) -> N
                     program.kill()
                 program.wait()
         assert run(server, done, 40, "-") == 0
-        assert visible(server.path) == list(range(40 * ROWS))
-        eventually(lambda: is_settled(server.path))
+        assert visible(server.store) == list(range(40 * ROWS))
+        eventually(lambda: is_settled(server.store))
     finally:
         server.kill()
