@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import txstore
+from tests.spark.conftest import per_trigger
 from tests.waiting import eventually
+from txstore import Message
 from txstore.errors import BrokerUnreachableError, InvalidMessageError, InvalidOptionError
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: make installs requirements-dev.lock")
 pytest.importorskip("pyspark", reason="pyspark is not installed: make installs requirements-dev.lock")
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from txstore.spark.sink.options import WriteOptions
     from txstore.spark.sink.writer import Written
@@ -182,6 +184,27 @@ def test_spark_writes_to_a_path_and_to_brokers(spark: SparkSession, server: txst
         writer = numbers.write.format("txstore").mode("append").option("brokers", server.name_server)
         writer.option("appId", "copy").option("batchId", 0).save()
         assert visible(server) == list(range(300))
+
+
+def test_stream_is_written_by_its_micro_batches(spark: SparkSession, server: txstore.Server, tmp_path: Path) -> None:
+    # The way for Spark 4.0, which writes no stream to a source of Python.
+    source = tmp_path / "orders.store"
+    with txstore.open(source) as broker:
+        broker.producer("producers").send_batch([Message("orders", b"%d" % number) for number in range(300)])
+    names = server.name_server
+    assert names is not None
+
+    def write(rows: DataFrame, number: int) -> None:
+        for _ in range(2):
+            writer = rows.write.format("txstore").mode("append").option("brokers", names)
+            writer.options(appId="copy", batchId=number).save()
+
+    read = spark.readStream.format("txstore").options(columns="body", **per_trigger(maxOffsetsPerTrigger="200"))
+    rows = read.load(str(source)).selectExpr("'paid' AS topic", "body")
+    query = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query.trigger(availableNow=True).start().awaitTermination()
+    assert visible(server) == list(range(300))
+    assert pending(server) == 0
 
 
 @pytest.mark.parametrize(
