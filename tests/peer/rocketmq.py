@@ -148,12 +148,12 @@ def java_program(project: Path) -> tuple[str, str]:
     java, javac, maven = (shutil.which(name) for name in ("java", "javac", "mvn"))
     if java is None or javac is None:
         raise NoPeerError("the peer needs a Java development kit, version 17 or newer (java, javac)")
-    packages = _bring_packages(maven, project)
+    packages = bring_packages(maven, project)
     classes = _compile(javac, packages, project)
     return java, os.pathsep.join([str(classes), str(packages / "*")])
 
 
-def _bring_packages(maven: str | None, project: Path) -> Path:
+def bring_packages(maven: str | None, project: Path) -> Path:
     """Downloads what the project needs; offline if Maven has it already."""
     pom = project / "pom.xml"
 

@@ -13,6 +13,7 @@ import pytest
 
 import txstore
 from tests.peer import rocketmq as peer
+from tests.peer.rocketmq49 import RocketMQ49
 from tests.spark.stores import message
 
 if TYPE_CHECKING:
@@ -33,15 +34,22 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[peer.Peer]:
         yield process
 
 
+@pytest.fixture(scope="module", params=["5", "4.9"])
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store(version: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of each version its own."""
     return tmp_path_factory.mktemp("broker") / "store"
 
 
 @pytest.fixture(scope="module")
-def names(process: peer.Peer, store: Path) -> Iterator[str]:
+def names(version: str, process: peer.Peer, store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The name server of a broker with messages of two topics, some of them compressed."""
-    with process.broker(store) as broker:
+    older = version == "4.9"
+    with RocketMQ49(tmp_path_factory.mktemp("rocketmq49"), store) if older else process.broker(store) as broker:
         with txstore.connect(broker.names, send_msg_timeout=15) as client:
             producer = client.producer("producers")
             for number in range(MESSAGES):
