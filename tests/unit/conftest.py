@@ -9,6 +9,7 @@ import pytest
 
 import txstore
 from tests.frames import Wire
+from tests.grpc_wire import GrpcWire
 from txstore import EmbeddedBroker, LocalTransactionState, Server, TransactionListener, TransactionMessage
 
 SMALL: dict[str, Any] = {
@@ -119,3 +120,11 @@ def wire(server: Server) -> Iterator[Wire]:
     assert server.address is not None
     with Wire(server.address) as wire:
         yield wire
+
+
+@pytest.fixture(scope="module")
+def grpc_wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GrpcWire]:
+    """A process that sends requests of RocketMQ's gRPC protocol."""
+    grpc_wire = GrpcWire(tmp_path_factory.mktemp("grpc_wire"))
+    with grpc_wire.program:
+        yield grpc_wire

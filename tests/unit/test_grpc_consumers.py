@@ -24,13 +24,6 @@ GRPC = ServerConfig(listen=None, name_server=None, grpc="127.0.0.1:0")
 Facts = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GrpcWire]:
-    wire = GrpcWire(tmp_path_factory.mktemp("wire"))
-    with wire.program:
-        yield wire
-
-
 @pytest.fixture
 def broker(open_store: OpenStore) -> EmbeddedBroker:
     broker = open_store()
@@ -45,13 +38,13 @@ def server(broker: EmbeddedBroker) -> Iterator[Server]:
 
 
 @pytest.fixture
-def client(wire: GrpcWire, server: Server) -> GrpcClient:
-    return connect(wire, server)
+def client(grpc_wire: GrpcWire, server: Server) -> GrpcClient:
+    return connect(grpc_wire, server)
 
 
-def connect(wire: GrpcWire, server: Server) -> GrpcClient:
+def connect(grpc_wire: GrpcWire, server: Server) -> GrpcClient:
     assert server.grpc is not None
-    return wire.client(server.grpc)
+    return grpc_wire.client(server.grpc)
 
 
 def named(group: str = GROUP, topic: str = TOPIC) -> Facts:
@@ -182,8 +175,8 @@ def test_client_may_bury_a_message(broker: EmbeddedBroker, client: GrpcClient) -
     assert (receive(client), lag(broker)) == (("MESSAGE_NOT_FOUND", []), 0)
 
 
-def test_receive_waits_for_a_message(broker: EmbeddedBroker, server: Server, wire: GrpcWire) -> None:
-    clients = [connect(wire, server) for _ in range(4)]
+def test_receive_waits_for_a_message(broker: EmbeddedBroker, server: Server, grpc_wire: GrpcWire) -> None:
+    clients = [connect(grpc_wire, server) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         waiting = [pool.submit(received, client, batch_size=1) for client in clients]
         eventually(lambda: server.native.grpc_members(GROUP) == 4)
@@ -194,8 +187,8 @@ def test_receive_waits_for_a_message(broker: EmbeddedBroker, server: Server, wir
     assert sorted(body for messages in found for body in bodies(messages)) == [b"0", b"1", b"2", b"3"]
 
 
-def test_receive_waits_until_a_message_comes_back(broker: EmbeddedBroker, server: Server, wire: GrpcWire) -> None:
-    holder, other = connect(wire, server), connect(wire, server)
+def test_receive_waits_until_a_message_comes_back(broker: EmbeddedBroker, server: Server, grpc_wire: GrpcWire) -> None:
+    holder, other = connect(grpc_wire, server), connect(grpc_wire, server)
     broker.append(Message(TOPIC, b"a"), 0)
     (message,) = received(holder)
     with ThreadPoolExecutor(1) as pool:
@@ -206,9 +199,9 @@ def test_receive_waits_until_a_message_comes_back(broker: EmbeddedBroker, server
 
 
 def test_messages_of_a_client_that_leaves_come_again_soon(
-    broker: EmbeddedBroker, server: Server, wire: GrpcWire
+    broker: EmbeddedBroker, server: Server, grpc_wire: GrpcWire
 ) -> None:
-    leaving, other = connect(wire, server), connect(wire, server)
+    leaving, other = connect(grpc_wire, server), connect(grpc_wire, server)
     broker.append(Message(TOPIC, b"a"), 0)
     received(leaving, invisible_duration=None, auto_renew=True)
     assert receive(other) == ("MESSAGE_NOT_FOUND", [])
@@ -279,29 +272,29 @@ def test_wrong_receive_is_refused(client: GrpcClient, changes: Facts, expected: 
     assert receive(client, **changes) == (expected, [])
 
 
-def test_unacknowledged_messages_come_again_after_a_restart(tmp_path: Path, wire: GrpcWire) -> None:
+def test_unacknowledged_messages_come_again_after_a_restart(tmp_path: Path, grpc_wire: GrpcWire) -> None:
     with txstore.open(tmp_path / "store") as broker, Server(broker, GRPC) as server:
         broker.create_topic(TOPIC, 2)
-        client = connect(wire, server)
+        client = connect(grpc_wire, server)
         for body in (b"a", b"b", b"c"):
             broker.append(Message(TOPIC, body), 0)
         messages = {base64.b64decode(one["body"]): one for one in received(client)}
         assert codes(acknowledge(client, messages[b"a"], messages[b"c"])) == ["OK", "OK"]
     with txstore.open(tmp_path / "store") as broker, Server(broker, GRPC) as server:
-        client = connect(wire, server)
+        client = connect(grpc_wire, server)
         # What is acknowledged above the lowest unacknowledged message comes again.
         assert bodies(received(client)) == [b"b", b"c"]
         assert code(acknowledge(client, messages[b"b"])) == "INVALID_RECEIPT_HANDLE"
 
 
 def test_group_has_one_kind_of_consumers_at_a_time(
-    broker: EmbeddedBroker, wire: GrpcWire, caplog: pytest.LogCaptureFixture
+    broker: EmbeddedBroker, grpc_wire: GrpcWire, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     broker.append(Message(TOPIC, b"a"), 0)
     config = ServerConfig(listen="127.0.0.1:0", name_server=None, grpc="127.0.0.1:0")
     with Server(broker, config) as server, txstore.connect(server.address or "") as classic:
-        client = connect(wire, server)
+        client = connect(grpc_wire, server)
         (message,) = received(client)
         with classic.consumer(GROUP, TOPIC) as consumer:
             eventually(lambda: not consumer.poll() and "consumers of the gRPC protocol" in caplog.text)

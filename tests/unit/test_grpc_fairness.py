@@ -29,13 +29,6 @@ LIMIT_S = 20.0
 NONE = {"type": "TAG", "expression": "nobody-sends-this"}
 
 
-@pytest.fixture(scope="module")
-def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GrpcWire]:
-    wire = GrpcWire(tmp_path_factory.mktemp("wire"))
-    with wire.program:
-        yield wire
-
-
 @pytest.fixture
 def broker(open_store: OpenStore) -> EmbeddedBroker:
     broker = open_store()
@@ -74,9 +67,9 @@ FLOODS: dict[str, Callable[[GrpcClient], object]] = {
 
 
 @pytest.mark.parametrize("name", FLOODS)
-def test_busy_client_does_not_stop_the_others(broker: EmbeddedBroker, wire: GrpcWire, name: str) -> None:
+def test_busy_client_does_not_stop_the_others(broker: EmbeddedBroker, grpc_wire: GrpcWire, name: str) -> None:
     with Server(broker, ONE_THREAD) as server:
-        busy, other = connect(wire, server), connect(wire, server)
+        busy, other = connect(grpc_wire, server), connect(grpc_wire, server)
         with flooding(server, lambda: FLOODS[name](busy)), Wire(server.address or "", timeout=LIMIT_S) as classic:
             for _ in range(10):
                 assert code(other.call("SendMessage", {"messages": [message(TOPIC)]}, LIMIT_S)) == "OK"
@@ -101,14 +94,14 @@ def test_request_that_does_not_end_is_disconnected(broker: EmbeddedBroker) -> No
 
 
 def test_client_that_reads_no_answer_is_disconnected_and_others_get_its_messages(
-    broker: EmbeddedBroker, wire: GrpcWire
+    broker: EmbeddedBroker, grpc_wire: GrpcWire
 ) -> None:
     for number in range(16):
         broker.append(Message(TOPIC, bytes(60_000)), number % 2)
     # A new connection is looked at after the time for its first frame.
     config = dataclasses.replace(GRPC, unread_timeout=2, first_frame_timeout=2)
     with Server(broker, config) as server:
-        slow, other = wire.client(server.grpc or "", reads_ahead=False), connect(wire, server)
+        slow, other = grpc_wire.client(server.grpc or "", reads_ahead=False), connect(grpc_wire, server)
         slow.receive_unread(
             {
                 "group": {"name": GROUP},

@@ -35,13 +35,6 @@ SHOP = ("shop-app", "secret-of-the-shop")
 READER = ("reader-app", "secret-of-reader")
 
 
-@pytest.fixture(scope="module")
-def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GrpcWire]:
-    wire = GrpcWire(tmp_path_factory.mktemp("wire"))
-    with wire.program:
-        yield wire
-
-
 @pytest.fixture
 def broker(open_store: OpenStore) -> EmbeddedBroker:
     broker = open_store(transaction_timeout=0.05, transaction_check_interval=0.1, transaction_check_max=10_000)
@@ -59,9 +52,9 @@ def guarded(broker: EmbeddedBroker, tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-def connect(wire: GrpcWire, server: Server, client_id: str | None = None, **options: Any) -> GrpcClient:
+def connect(grpc_wire: GrpcWire, server: Server, client_id: str | None = None, **options: Any) -> GrpcClient:
     assert server.grpc is not None
-    return wire.client(server.grpc, client_id, **options)
+    return grpc_wire.client(server.grpc, client_id, **options)
 
 
 def connection(server: Server) -> socket.socket:
@@ -85,8 +78,8 @@ def is_closed(wire: socket.socket) -> bool:
 # Accounts
 
 
-def test_account_sends_to_its_topics_only(wire: GrpcWire, guarded: Server) -> None:
-    shop, reader = connect(wire, guarded, account=SHOP), connect(wire, guarded, account=READER)
+def test_account_sends_to_its_topics_only(grpc_wire: GrpcWire, guarded: Server) -> None:
+    shop, reader = connect(grpc_wire, guarded, account=SHOP), connect(grpc_wire, guarded, account=READER)
     assert code(shop.send(message("orders"))) == "OK"
     assert code(shop.send(message("salaries"))) == "FORBIDDEN"
     assert code(reader.send(message("orders"))) == "FORBIDDEN"
@@ -107,8 +100,10 @@ def test_account_sends_to_its_topics_only(wire: GrpcWire, guarded: Server) -> No
     ],
     ids=["unsigned", "empty", "wrong-secret", "unknown", "other-date", "not-hex", "other-headers", "basic"],
 )
-def test_request_without_a_valid_signature_is_refused(wire: GrpcWire, guarded: Server, headers: dict[str, str]) -> None:
-    client = connect(wire, guarded, account=SHOP, headers=headers)
+def test_request_without_a_valid_signature_is_refused(
+    grpc_wire: GrpcWire, guarded: Server, headers: dict[str, str]
+) -> None:
+    client = connect(grpc_wire, guarded, account=SHOP, headers=headers)
     if not headers:
         client.account = None
     assert code(client.call("QueryRoute", {"topic": {"name": "orders"}})) == "UNAUTHORIZED"
@@ -118,24 +113,24 @@ def test_request_without_a_valid_signature_is_refused(wire: GrpcWire, guarded: S
 
 
 @pytest.mark.parametrize("change", [str.upper, lambda text: text.replace("shop-app", "shop-app//Rocketmq")])
-def test_signatures_as_other_clients_write_them(wire: GrpcWire, guarded: Server, change: Any) -> None:
+def test_signatures_as_other_clients_write_them(grpc_wire: GrpcWire, guarded: Server, change: Any) -> None:
     headers = signed(*SHOP)
     start, _, signature = headers["authorization"].rpartition("=")
     text = start + "=" + signature.upper() if change is str.upper else change(headers["authorization"])
-    client = connect(wire, guarded, headers=headers | {"authorization": text})
+    client = connect(grpc_wire, guarded, headers=headers | {"authorization": text})
     assert code(client.send(message("orders"))) == "OK"
 
 
-def test_end_needs_the_permission_for_the_half_message_itself(wire: GrpcWire, guarded: Server) -> None:
-    shop, reader = connect(wire, guarded, account=SHOP), connect(wire, guarded, account=READER)
+def test_end_needs_the_permission_for_the_half_message_itself(grpc_wire: GrpcWire, guarded: Server) -> None:
+    shop, reader = connect(grpc_wire, guarded, account=SHOP), connect(grpc_wire, guarded, account=READER)
     entry = shop.send_half("orders")
     assert code(reader.end("orders", entry, "COMMIT")) == "FORBIDDEN"
     assert code(reader.end("news", entry, "COMMIT")) == "FORBIDDEN"
     assert code(shop.end("orders", entry, "COMMIT")) == "OK"
 
 
-def test_check_reaches_only_an_account_that_may_publish(wire: GrpcWire, guarded: Server) -> None:
-    shop, reader = connect(wire, guarded, account=SHOP), connect(wire, guarded, account=READER)
+def test_check_reaches_only_an_account_that_may_publish(grpc_wire: GrpcWire, guarded: Server) -> None:
+    shop, reader = connect(grpc_wire, guarded, account=SHOP), connect(grpc_wire, guarded, account=READER)
     listening = reader.telemetry()
     listening.publish("orders")
     entry = shop.send_half("orders")
@@ -144,10 +139,10 @@ def test_check_reaches_only_an_account_that_may_publish(wire: GrpcWire, guarded:
     assert listening.read_if_any(0) is None
 
 
-def test_client_id_of_another_account_is_another_client(wire: GrpcWire, guarded: Server) -> None:
-    mine = connect(wire, guarded, "same", account=SHOP).telemetry()
+def test_client_id_of_another_account_is_another_client(grpc_wire: GrpcWire, guarded: Server) -> None:
+    mine = connect(grpc_wire, guarded, "same", account=SHOP).telemetry()
     mine.publish("orders")
-    theirs = connect(wire, guarded, "same", account=READER)
+    theirs = connect(grpc_wire, guarded, "same", account=READER)
     theirs.telemetry().publish("orders")
     assert code(theirs.call("NotifyClientTermination", {})) == "OK"
     assert code(mine.publish("orders")) == "OK", "the stream is still there"
@@ -156,20 +151,20 @@ def test_client_id_of_another_account_is_another_client(wire: GrpcWire, guarded:
 # TLS
 
 
-def test_one_port_serves_tls_and_plain_connections(wire: GrpcWire, broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_one_port_serves_tls_and_plain_connections(grpc_wire: GrpcWire, broker: EmbeddedBroker, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     config = dataclasses.replace(GRPC, tls="permissive", **authority.pair().options)
     with Server(broker, config) as server:
-        assert code(connect(wire, server, authority=authority.file).send(message("orders"))) == "OK"
-        assert code(connect(wire, server).send(message("orders"))) == "OK"
+        assert code(connect(grpc_wire, server, authority=authority.file).send(message("orders"))) == "OK"
+        assert code(connect(grpc_wire, server).send(message("orders"))) == "OK"
 
 
 def test_plain_connection_is_closed_where_tls_is_required(
-    wire: GrpcWire, broker: EmbeddedBroker, tmp_path: Path
+    grpc_wire: GrpcWire, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path / "authority")
     with Server(broker, dataclasses.replace(GRPC, **authority.pair().options)) as server:
-        assert code(connect(wire, server, authority=authority.file).send(message("orders"))) == "OK"
+        assert code(connect(grpc_wire, server, authority=authority.file).send(message("orders"))) == "OK"
         with connection(server) as plain:
             plain.sendall(PREFACE + SETTINGS)
             assert is_closed(plain)
@@ -179,7 +174,7 @@ def test_plain_connection_is_closed_where_tls_is_required(
 # Limits
 
 
-def test_connections_above_the_limit_are_closed(wire: GrpcWire, broker: EmbeddedBroker) -> None:
+def test_connections_above_the_limit_are_closed(grpc_wire: GrpcWire, broker: EmbeddedBroker) -> None:
     with Server(broker, dataclasses.replace(GRPC, connections_max=2)) as server:
         with connection(server) as one, connection(server) as two:
             for kept in (one, two):
@@ -191,9 +186,9 @@ def test_connections_above_the_limit_are_closed(wire: GrpcWire, broker: Embedded
         eventually(lambda: server.counters()["connections"] == 0)
 
 
-def test_more_clients_than_connections_are_refused(wire: GrpcWire, broker: EmbeddedBroker) -> None:
+def test_more_clients_than_connections_are_refused(grpc_wire: GrpcWire, broker: EmbeddedBroker) -> None:
     with Server(broker, dataclasses.replace(GRPC, connections_max=2)) as server:
-        client = connect(wire, server)
+        client = connect(grpc_wire, server)
         for number in range(3):
             client.id = f"client-of-many-{number}"
             expected = "OK" if number < 2 else "TOO_MANY_REQUESTS"
@@ -220,9 +215,9 @@ def test_bytes_that_are_not_http2_are_counted_and_logged(broker: EmbeddedBroker)
         eventually(lambda: server.counters()["frames_malformed"] == 1)
 
 
-def test_clients_are_counted(wire: GrpcWire, broker: EmbeddedBroker) -> None:
+def test_clients_are_counted(grpc_wire: GrpcWire, broker: EmbeddedBroker) -> None:
     with Server(broker, GRPC) as server:
-        client = connect(wire, server)
+        client = connect(grpc_wire, server)
         client.telemetry().publish("orders")
         assert code(client.send(message("orders"))) == "OK"
         counters = server.counters()

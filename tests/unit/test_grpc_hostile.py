@@ -43,13 +43,6 @@ PUSH: Facts = {"invisible_duration": None, "auto_renew": True}
 UNICODE = "заказы"
 
 
-@pytest.fixture(scope="module")
-def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GrpcWire]:
-    wire = GrpcWire(tmp_path_factory.mktemp("wire"))
-    with wire.program:
-        yield wire
-
-
 @pytest.fixture
 def broker(open_store: OpenStore) -> EmbeddedBroker:
     broker = open_store()
@@ -64,8 +57,8 @@ def server(broker: EmbeddedBroker) -> Iterator[Server]:
 
 
 @pytest.fixture
-def client(wire: GrpcWire, server: Server) -> GrpcClient:
-    return connect(wire, server)
+def client(grpc_wire: GrpcWire, server: Server) -> GrpcClient:
+    return connect(grpc_wire, server)
 
 
 def heartbeat(client: GrpcClient, group: str) -> str:
@@ -154,11 +147,11 @@ def test_heartbeat_makes_no_members_of_groups_that_are_not_there(server: Server,
         assert server.native.grpc_members(group) == 0
 
 
-def test_heartbeat_does_not_stop_consumers_of_the_other_protocol(broker: EmbeddedBroker, wire: GrpcWire) -> None:
+def test_heartbeat_does_not_stop_consumers_of_the_other_protocol(broker: EmbeddedBroker, grpc_wire: GrpcWire) -> None:
     broker.append(Message(TOPIC, b"a"), 0)
     config = ServerConfig(listen="127.0.0.1:0", name_server=None, grpc="127.0.0.1:0")
     with Server(broker, config) as server, txstore.connect(server.address or "") as classic:
-        client = connect(wire, server)
+        client = connect(grpc_wire, server)
         with classic.consumer(GROUP, TOPIC) as consumer:
             assert [one.body for one in consumer.poll(timeout=20)] == [b"a"]
             assert receive(client)[0] == "FORBIDDEN"
@@ -169,9 +162,9 @@ def test_heartbeat_does_not_stop_consumers_of_the_other_protocol(broker: Embedde
 
 
 def test_receive_of_a_client_that_leaves_meanwhile_keeps_nothing(
-    broker: EmbeddedBroker, server: Server, wire: GrpcWire
+    broker: EmbeddedBroker, server: Server, grpc_wire: GrpcWire
 ) -> None:
-    leaving, other = connect(wire, server), connect(wire, server)
+    leaving, other = connect(grpc_wire, server), connect(grpc_wire, server)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(receive, leaving, 20.0, **PUSH)
         eventually(lambda: server.native.grpc_members(GROUP) == 1)
@@ -183,11 +176,11 @@ def test_receive_of_a_client_that_leaves_meanwhile_keeps_nothing(
 
 
 def test_unread_answer_is_memory_of_its_connection_and_comes_again_when_it_breaks_off(
-    broker: EmbeddedBroker, server: Server, wire: GrpcWire
+    broker: EmbeddedBroker, server: Server, grpc_wire: GrpcWire
 ) -> None:
     for number in range(16):
         broker.append(Message(TOPIC, bytes(60_000)), number % 2)
-    slow, other = wire.client(server.grpc or "", reads_ahead=False), connect(wire, server)
+    slow, other = grpc_wire.client(server.grpc or "", reads_ahead=False), connect(grpc_wire, server)
     answer = slow.receive_unread(
         {
             "group": {"name": GROUP},
@@ -205,10 +198,10 @@ def test_unread_answer_is_memory_of_its_connection_and_comes_again_when_it_break
     eventually(lambda: server.counters()["memory_held"] < 16 * 60_000)
 
 
-def test_topic_or_group_with_consumers_is_not_deleted(broker: EmbeddedBroker, wire: GrpcWire) -> None:
+def test_topic_or_group_with_consumers_is_not_deleted(broker: EmbeddedBroker, grpc_wire: GrpcWire) -> None:
     config = ServerConfig(listen="127.0.0.1:0", name_server=None, grpc="127.0.0.1:0")
     with Server(broker, config) as server, txstore.connect(server.address or "") as remote:
-        client = connect(wire, server)
+        client = connect(grpc_wire, server)
         assert receive(client) == ("MESSAGE_NOT_FOUND", [])
         with pytest.raises(InUseError, match=f"read by {GROUP}"):
             remote.delete_topic(TOPIC)
@@ -253,12 +246,12 @@ def test_group_that_is_deleted_begins_again(broker: EmbeddedBroker, client: Grpc
     assert code(acknowledge(client, new)) == "OK"
 
 
-def test_group_is_described_with_what_its_consumers_have(broker: EmbeddedBroker, wire: GrpcWire) -> None:
+def test_group_is_described_with_what_its_consumers_have(broker: EmbeddedBroker, grpc_wire: GrpcWire) -> None:
     for body in (b"a", b"b", b"c", b"d"):
         broker.append(Message(TOPIC, body), 0)
     config = ServerConfig(listen="127.0.0.1:0", name_server=None, grpc="127.0.0.1:0")
     with Server(broker, config) as server, txstore.connect(server.address or "") as remote:
-        client = connect(wire, server)
+        client = connect(grpc_wire, server)
         first, second, third, _ = received(client, **LONG)
         assert code(acknowledge(client, second)) == "OK"
         assert code(change(client, third)) == "OK"
@@ -274,11 +267,11 @@ def test_group_is_described_with_what_its_consumers_have(broker: EmbeddedBroker,
         assert (found.members, found.protocol, found.in_flight) == (0, None, 0)
 
 
-def test_command_line_and_console_show_consumers_of_grpc(broker: EmbeddedBroker, wire: GrpcWire, run: Run) -> None:
+def test_command_line_and_console_show_consumers_of_grpc(broker: EmbeddedBroker, grpc_wire: GrpcWire, run: Run) -> None:
     broker.append(Message(TOPIC, b"a"), 0)
     config = ServerConfig(listen="127.0.0.1:0", name_server=None, grpc="127.0.0.1:0", console="127.0.0.1:0")
     with Server(broker, config) as server:
-        client = connect(wire, server)
+        client = connect(grpc_wire, server)
         assert len(received(client, **LONG)) == 1
         code, out, _ = run("group", "list", "--server", server.address or "")
         assert (code, "1 by grpc" in out) == (0, True)

@@ -23,13 +23,6 @@ UNIMPLEMENTED, INTERNAL = 12, 13
 GRPC = ServerConfig(listen=None, name_server=None, grpc="127.0.0.1:0")
 
 
-@pytest.fixture(scope="module")
-def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GrpcWire]:
-    wire = GrpcWire(tmp_path_factory.mktemp("wire"))
-    with wire.program:
-        yield wire
-
-
 @pytest.fixture
 def broker(open_store: OpenStore) -> EmbeddedBroker:
     """A store whose transactions are checked soon and often, and not discarded before a test ends."""
@@ -43,13 +36,13 @@ def server(broker: EmbeddedBroker) -> Iterator[Server]:
 
 
 @pytest.fixture
-def client(wire: GrpcWire, server: Server) -> GrpcClient:
-    return connect(wire, server)
+def client(grpc_wire: GrpcWire, server: Server) -> GrpcClient:
+    return connect(grpc_wire, server)
 
 
-def connect(wire: GrpcWire, server: Server, client_id: str | None = None, **options: Any) -> GrpcClient:
+def connect(grpc_wire: GrpcWire, server: Server, client_id: str | None = None, **options: Any) -> GrpcClient:
     assert server.grpc is not None
-    return wire.client(server.grpc, client_id, **options)
+    return grpc_wire.client(server.grpc, client_id, **options)
 
 
 def stored(broker: EmbeddedBroker, topic: str) -> list[Any]:
@@ -93,9 +86,9 @@ def test_route_of_a_topic_that_cannot_be(client: GrpcClient, topic: str, expecte
     assert code(client.call("QueryRoute", {"topic": {"name": topic}})) == expected
 
 
-def test_unknown_topic_is_not_found_unless_clients_may_create_it(wire: GrpcWire, open_store: OpenStore) -> None:
+def test_unknown_topic_is_not_found_unless_clients_may_create_it(grpc_wire: GrpcWire, open_store: OpenStore) -> None:
     with Server(open_store(auto_create_topic_enable=False), GRPC) as server:
-        client = connect(wire, server)
+        client = connect(grpc_wire, server)
         assert code(client.call("QueryRoute", {"topic": {"name": "orders"}})) == "TOPIC_NOT_FOUND"
         assert code(client.send(message("orders"))) == "TOPIC_NOT_FOUND"
 
@@ -246,14 +239,14 @@ def test_transaction_ends_as_the_producer_says(
 
 
 def test_transaction_ends_also_after_the_server_has_restarted(
-    wire: GrpcWire, open_store: OpenStore, broker: EmbeddedBroker
+    grpc_wire: GrpcWire, open_store: OpenStore, broker: EmbeddedBroker
 ) -> None:
     with Server(broker, GRPC) as server:
-        entry = connect(wire, server).send_half("orders", b"tx")
+        entry = connect(grpc_wire, server).send_half("orders", b"tx")
     broker.close()
     again = open_store(transaction_check_interval=3600)
     with Server(again, GRPC) as server:
-        assert code(connect(wire, server).end("orders", entry, "COMMIT")) == "OK"
+        assert code(connect(grpc_wire, server).end("orders", entry, "COMMIT")) == "OK"
     assert [one.body for one in stored(again, "orders")] == [b"tx"]
 
 
@@ -276,8 +269,8 @@ def test_forged_end_changes_nothing(broker: EmbeddedBroker, client: GrpcClient, 
     assert stored(broker, "payments") == []
 
 
-def test_check_comes_down_the_stream_of_the_sender(wire: GrpcWire, broker: EmbeddedBroker, server: Server) -> None:
-    sender, other = connect(wire, server), connect(wire, server)
+def test_check_comes_down_the_stream_of_the_sender(grpc_wire: GrpcWire, broker: EmbeddedBroker, server: Server) -> None:
+    sender, other = connect(grpc_wire, server), connect(grpc_wire, server)
     streams = {one.id: listening(one, "orders") for one in (other, sender)}
     half = message("orders", b"tx", {"a": "1"}, message_type="TRANSACTION", tag="t")
     (entry,) = sender.send(half)["entries"]
@@ -300,9 +293,9 @@ def test_check_comes_down_the_stream_of_the_sender(wire: GrpcWire, broker: Embed
 
 
 def test_check_goes_to_another_producer_of_the_topic_if_the_sender_has_gone(
-    wire: GrpcWire, broker: EmbeddedBroker, server: Server
+    grpc_wire: GrpcWire, broker: EmbeddedBroker, server: Server
 ) -> None:
-    sender, other = connect(wire, server), connect(wire, server)
+    sender, other = connect(grpc_wire, server), connect(grpc_wire, server)
     stream = listening(other, "orders")
     entry = sender.send_half("orders")
     assert code(sender.call("NotifyClientTermination", {})) == "OK"
@@ -322,8 +315,8 @@ def test_producer_without_a_stream_is_checked_when_it_opens_one(client: GrpcClie
 # Requests that are wrong as a whole
 
 
-def test_request_without_a_client_id(wire: GrpcWire, server: Server) -> None:
-    client = connect(wire, server, "")
+def test_request_without_a_client_id(grpc_wire: GrpcWire, server: Server) -> None:
+    client = connect(grpc_wire, server, "")
     assert code(client.call("QueryRoute", {"topic": {"name": "orders"}})) == "CLIENT_ID_REQUIRED"
     ended = client.telemetry().read()
     assert ended["ended"] == "INVALID_ARGUMENT"
@@ -346,17 +339,17 @@ def test_requests_that_are_not_served_say_so(client: GrpcClient, rpc: str) -> No
     assert code(client.call(rpc, {})) == "NOT_IMPLEMENTED"
 
 
-def test_client_that_leaves_is_forgotten(wire: GrpcWire, server: Server) -> None:
-    client = connect(wire, server)
+def test_client_that_leaves_is_forgotten(grpc_wire: GrpcWire, server: Server) -> None:
+    client = connect(grpc_wire, server)
     listening(client, "orders")
     assert server.counters()["grpc_clients"] == 1
     assert code(client.call("NotifyClientTermination", {})) == "OK"
     eventually(lambda: server.counters()["grpc_clients"] == 0)
 
 
-def test_server_stops_with_open_streams(wire: GrpcWire, broker: EmbeddedBroker) -> None:
+def test_server_stops_with_open_streams(grpc_wire: GrpcWire, broker: EmbeddedBroker) -> None:
     with Server(broker, GRPC) as server:
-        stream = listening(connect(wire, server), "orders")
+        stream = listening(connect(grpc_wire, server), "orders")
     assert "ended" in stream.read()
 
 
@@ -384,11 +377,11 @@ def test_topic_with_a_declared_type_accepts_this_type_only(broker: EmbeddedBroke
 
 
 def test_declared_type_changes_at_once_and_survives_a_restart(
-    wire: GrpcWire, broker: EmbeddedBroker, open_store: OpenStore
+    grpc_wire: GrpcWire, broker: EmbeddedBroker, open_store: OpenStore
 ) -> None:
     broker.create_topic("orders", 4, message_type="FIFO")
     with Server(broker, GRPC) as server:
-        client = connect(wire, server)
+        client = connect(grpc_wire, server)
         assert code(client.send(message("orders"))) == "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"
         broker.create_topic("orders", message_type="MIXED")
         assert code(client.send(message("orders"))) == "OK"
@@ -401,10 +394,10 @@ def test_declared_type_changes_at_once_and_survives_a_restart(
         again.create_topic("orders", message_type="fifo")
 
 
-def test_option_accepts_any_type(wire: GrpcWire, broker: EmbeddedBroker) -> None:
+def test_option_accepts_any_type(grpc_wire: GrpcWire, broker: EmbeddedBroker) -> None:
     broker.create_topic("orders", message_type="FIFO")
     with Server(broker, dataclasses.replace(GRPC, enable_topic_message_type_check=False)) as server:
-        client = connect(wire, server)
+        client = connect(grpc_wire, server)
         (first, *_) = client.call("QueryRoute", {"topic": {"name": "orders"}})["message_queues"]
         assert first["accept_message_types"] == ["NORMAL", "FIFO", "DELAY", "TRANSACTION"]
         assert code(client.send(message("orders"))) == "OK"
