@@ -153,10 +153,10 @@ def check(scene: Scene) -> Facts:
 @scenario("transaction: its producer was killed, another one of the topic is asked")
 def orphan(scene: Scene) -> Facts:
     topic = scene.topic("TRANSACTION")
-    with scene.another() as dying:
-        handle = dying.call("producer.start", **scene.endpoint(), topics=[topic], answers={})
-        dying.call("producer.transact", handle=handle, topic=topic, body="orphan", end="NONE")
-        dying.kill()
+    with scene.another() as process:
+        dying = scene.within(process)
+        dying.transact(dying.producer(topic, answers={}), topic, "orphan", "NONE")
+        process.kill()
     heir = scene.producer(topic, answers={"orphan": ["COMMIT"]})
     (one,) = scene.stored(topic, 1)
     assert one.body == "orphan"

@@ -11,7 +11,7 @@ import itertools
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.grpc_clients.clients import TLS, Client
@@ -89,6 +89,10 @@ class Scene:
             assert isinstance(handle, int)
             self._started.append(handle)
             return handle
+
+    def within(self, program: Program) -> Scene:
+        """The same scene, whose clients are in another process."""
+        return replace(self, program=program, _started=[])
 
     def endpoint(self) -> Facts:
         return {"endpoints": self.server.endpoints} | self.options
