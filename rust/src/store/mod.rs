@@ -14,6 +14,7 @@ mod copy;
 mod decide_end;
 mod delete;
 mod deliver_delayed;
+mod deliveries;
 mod diverged;
 mod end_transaction;
 mod epochs;

@@ -190,6 +190,7 @@ fn assemble(
         delivering: Mutex::ranked(()),
         appending_once: Mutex::ranked(false),
         pending_topics: Mutex::default(),
+        deliveries: Mutex::default(),
         #[cfg(feature = "arrow")]
         statistics: Mutex::default(),
         ages,

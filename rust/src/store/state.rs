@@ -7,8 +7,8 @@
 //!
 //! ```text
 //!   ends.turn      delivering, appending_once    pending_topics,    one group of ends; one round of delayed messages,
-//!       │                    │                   statistics         or of messages once; one count of what is pending,
-//!       │                    │                        │             or of the messages in log files
+//!       │                    │                   statistics,        or of messages once; one count of what is pending,
+//!       │                    │                   deliveries         of the messages in log files, or of deliveries
 //!       │                    ▼                        │
 //!       │            maintenance.turn                 │             writes derived files, snapshots, progress;
 //!       │                    │                        │             removes files; closes cleanly
@@ -48,6 +48,7 @@ use crate::base::sync::rank::{FILES, PUT, TURN};
 use crate::base::units::QueueId;
 use crate::index::consume_queue::{ConsumeQueue, QueueFiles};
 use crate::index::delay::{DueTimes, Moment};
+use crate::index::deliveries::Deliveries;
 use crate::index::key_index::IndexFiles;
 use crate::log::commit_log::{Appender, CommitLog};
 use crate::log::flush::GroupCommit;
@@ -85,6 +86,8 @@ pub(super) struct Shared {
     pub(super) appending_once: Mutex<bool, TURN>,
     /// Topics of pending transactions by half queue offset, kept between calls of `pending`.
     pub(super) pending_topics: Mutex<PendingTopics, TURN>,
+    /// How often messages were delivered, once a consumer has asked.
+    pub(super) deliveries: Mutex<Option<Deliveries>, TURN>,
     /// Held by the one thread that keeps the statistics of log files.
     #[cfg(feature = "arrow")]
     pub(super) statistics: Mutex<KeptStatistics, TURN>,

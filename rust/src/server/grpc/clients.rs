@@ -142,6 +142,8 @@ impl Clients {
                 client.leave(&self.service);
             }
             self.service.pop.forget_idle(&self.service.store);
+            // After a failure it is tried again, and the older files are kept.
+            let _ = self.service.pop.replace_deliveries(&self.service.store);
         }
     }
 }

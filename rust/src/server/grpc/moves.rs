@@ -3,7 +3,8 @@
 //! In:     a message that was taken.
 //! Out:    a copy, and then the message's acknowledgement.
 //! Always: the copy is as durable as any message that is sent, before the message counts as acknowledged. So a crash in
-//!         between delivers it twice, and loses nothing. A move ends even if the client that caused it has gone.
+//!         between delivers it twice, and loses nothing. A move ends even if the client that caused it has gone. One of
+//!         a message that was delivered in an earlier run is repeated by no later crash, because it may cause one.
 //! Not here: which message moves (`pop`).
 
 use std::sync::Arc;
@@ -34,24 +35,37 @@ pub(super) async fn move_all(
     // A task of its own, because the request is dropped when its client cancels it.
     let moving = tokio::spawn(async move {
         let mut left = messages.iter();
-        let mut done = Ok(());
+        let (mut done, mut is_resumed) = (Ok(()), false);
         for (source, message) in left.by_ref() {
-            done = move_on(call.service(), &reader, source, message).await;
-            if done.is_err() {
-                source.release(&[message.taken], SystemClock.monotonic_ms() + FAILED_MS);
-                break;
+            match move_on(call.service(), &reader, source, message).await {
+                Ok(was_delivered) => is_resumed |= was_delivered,
+                Err(refused) => {
+                    source.release(&[message.taken], SystemClock.monotonic_ms() + FAILED_MS);
+                    done = Err(refused);
+                    break;
+                }
             }
         }
         for (source, message) in left {
             source.release(&[message.taken], SystemClock.monotonic_ms() + FAILED_MS);
+        }
+        if is_resumed {
+            store_offsets(call.service()).await;
         }
         done
     });
     moving.await.unwrap_or_else(|error| Err(Refused::new(status::INTERNAL_SERVER_ERROR, error.to_string())))
 }
 
-/// Copies a message to where it belongs now, and acknowledges it.
-async fn move_on(service: &Service, reader: &Reader, source: &Source, message: &Message) -> Result<(), Refused> {
+/// Stores the offsets now, and not in some seconds.
+async fn store_offsets(service: &Service) {
+    let store = Arc::clone(&service.store);
+    // After a failure they are stored in some seconds, and until then a crash repeats the moves.
+    let _ = tokio::task::spawn_blocking(move || store.write_offsets()).await;
+}
+
+/// Copies a message to where it belongs now, and acknowledges it. Returns whether it was delivered in an earlier run.
+async fn move_on(service: &Service, reader: &Reader, source: &Source, message: &Message) -> Result<bool, Refused> {
     let view = message.record.view()?;
     let is_dead = message.taken.fate == Fate::Bury;
     let prefix = if is_dead { DEAD_LETTER_PREFIX } else { RETRY_PREFIX };
@@ -67,8 +81,7 @@ async fn move_on(service: &Service, reader: &Reader, source: &Source, message: &
     };
     let written = service.store.append_copy_unacknowledged(view.physical_offset, &copy)?;
     service.acknowledged(written).await?;
-    source.moved(&service.store, message.taken)?;
-    Ok(())
+    Ok(source.moved(&service.store, message.taken)?)
 }
 
 fn properties(view: &RecordView<'_>, topic: &str, is_dead: bool) -> Vec<(String, String)> {

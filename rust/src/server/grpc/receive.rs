@@ -273,7 +273,7 @@ async fn gather(call: &Call, receive: &Receive) -> Result<Handed, Refused> {
 fn watch(service: &Service, reader: &Reader) {
     for source in reader.sources() {
         if let Some(queue_offset) = source.to_watch() {
-            service.arrivals.watch(&source.topic, source.queue_id.0, queue_offset, &reader.changed);
+            service.arrivals.watch(&source.queue.topic, source.queue.queue_id.0, queue_offset, &reader.changed);
         }
     }
 }
@@ -291,7 +291,7 @@ async fn take(call: &Call, receive: &Receive) -> Result<(Handed, bool), Refused>
     let reader = &receive.reader;
     let gathered = reader.take(&service.store, &receive.wish, &terms)?;
     for (source, queue_offset, reason) in gathered.skipped {
-        service.skipped(&reader.group, &source.topic, source.queue_id, queue_offset, reason);
+        service.skipped(&reader.group, &source.queue.topic, source.queue.queue_id, queue_offset, reason);
     }
     let bytes = gathered.messages.iter().map(|(_, message)| message.record.bytes().len()).sum();
     let (delivered, moving): (Vec<_>, Vec<_>) =
@@ -347,9 +347,9 @@ fn frame(content: Received) -> ReceiveMessageResponse {
 /// Returns a message as its client gets it.
 fn outgoing(call: &Call, receive: &Receive, source: &Source, message: &Message) -> Result<Outgoing, Refused> {
     let view = message.record.view()?;
-    let mut outgoing = message::outgoing(&view, &receive.topic, source.queue_id);
+    let mut outgoing = message::outgoing(&view, &receive.topic, source.queue.queue_id);
     let lease = Lease {
-        queue_id: (!source.is_retry()).then_some(source.queue_id),
+        queue_id: (!source.is_retry()).then_some(source.queue.queue_id),
         queue_offset: message.taken.queue_offset,
         number: message.taken.number,
     };

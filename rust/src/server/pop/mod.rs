@@ -192,6 +192,18 @@ impl Pop {
         }
     }
 
+    /// Replaces the file in which deliveries are noted, if most of it is out of date. A failure keeps the older file.
+    pub fn replace_deliveries(&self, store: &Store) -> Result<()> {
+        if !store.replace_deliveries()? {
+            return Ok(());
+        }
+        let readers: Vec<_> = self.readers.read().values().flat_map(|topics| topics.values().cloned()).collect();
+        for source in readers.iter().flat_map(|reader| reader.sources()) {
+            source.note_all(store)?;
+        }
+        store.end_deliveries()
+    }
+
     /// Forgets the readers that nobody uses and that have nothing in flight, or whose topic or group was deleted.
     pub fn forget_idle(&self, store: &Store) {
         self.readers.write().retain(|_, topics| {

@@ -3,7 +3,8 @@
 //! In:     messages that were read, acknowledgements, changes of invisible times, and the time.
 //! Out:    messages to hand out, with the number of their lease; the lowest unacknowledged queue offset.
 //! Always: no I/O and no clock. A message is handed out only while no lease of it is in force. Only the newest lease
-//!         can acknowledge. Nothing at or above `committed` counts as done after a crash.
+//!         can acknowledge. Nothing at or above `committed` counts as done after a crash. Deliveries of an earlier run
+//!         count, if `resume` names them.
 //! Not here: reading, storing offsets, copies in the retry topic and among the dead letters (`reader`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -131,6 +132,10 @@ pub struct Queue {
     acknowledged: BTreeSet<u64>,
     /// The ranges from `committed` on that the filter dropped: first offset, and the offset after the last.
     dropped: BTreeMap<u64, u64>,
+    /// How often messages from `next` on were delivered from this queue in earlier runs.
+    earlier: BTreeMap<u64, u32>,
+    /// The queue offset after the last of these messages.
+    earlier_end: u64,
     last_number: u64,
 }
 
@@ -146,8 +151,40 @@ impl Queue {
             visible: BTreeSet::new(),
             acknowledged: BTreeSet::new(),
             dropped: BTreeMap::new(),
+            earlier: BTreeMap::new(),
+            earlier_end: 0,
             last_number,
         }
+    }
+
+    /// Continues the counts of an earlier run: how often messages from `next()` on were delivered.
+    pub fn resume(&mut self, earlier: BTreeMap<u64, u32>) {
+        self.earlier_end = earlier.last_key_value().map_or(0, |(at, _)| at.saturating_add(1));
+        self.earlier = earlier;
+    }
+
+    /// Returns whether messages at this queue offset may have been delivered in an earlier run.
+    pub const fn is_resumed(&self, queue_offset: u64) -> bool {
+        queue_offset < self.earlier_end
+    }
+
+    /// Returns how often each message was delivered from this queue. Leaves out those that were not.
+    pub fn deliveries(&self) -> Vec<(u64, u32)> {
+        let leased = self.leases.iter().map(|(at, lease)| (*at, lease.deliveries)).filter(|(_, count)| *count > 0);
+        leased.chain(self.earlier.iter().map(|(at, count)| (*at, *count))).collect()
+    }
+
+    /// Returns how often a message in flight was delivered from this queue.
+    pub fn deliveries_of(&self, queue_offset: u64) -> u32 {
+        self.leases.get(&queue_offset).map_or(0, |lease| lease.deliveries)
+    }
+
+    /// Returns whether a new message was in flight when an earlier run ended, and is delivered again. Perhaps it ended
+    /// that run, so it should be delivered alone.
+    pub fn comes_alone(&self, found: Found, attempts_max: u32) -> bool {
+        self.earlier.get(&found.queue_offset).is_some_and(|deliveries| {
+            fate(self.order, found.delivered.saturating_add(*deliveries), *deliveries, attempts_max) == Fate::Deliver
+        })
     }
 
     /// Returns the lowest unacknowledged queue offset.
@@ -287,14 +324,16 @@ impl Queue {
     pub fn take_new(&mut self, terms: &Terms, found: &[Found], end: u64) -> Vec<Taken> {
         let mut taken = Vec::new();
         for one in found {
-            let fate = fate(self.order, one.delivered, 0, terms.attempts_max);
+            let earlier = self.earlier.get(&one.queue_offset).copied().unwrap_or(0);
+            let one = Found { delivered: one.delivered.saturating_add(earlier), ..*one };
+            let fate = fate(self.order, one.delivered, earlier, terms.attempts_max);
             let ends_here = self.order == Order::Fifo && fate != Fate::Deliver;
             self.pass_to(one.queue_offset);
             if ends_here && !self.leases.is_empty() {
                 self.advance();
                 return taken;
             }
-            taken.push(self.lease_new(*one, fate, terms));
+            taken.push(self.lease_new(one, earlier, fate, terms));
             self.next = one.queue_offset + 1;
             if ends_here {
                 self.advance();
@@ -306,14 +345,15 @@ impl Queue {
         taken
     }
 
-    fn lease_new(&mut self, found: Found, fate: Fate, terms: &Terms) -> Taken {
+    /// `earlier`: the deliveries from this queue in earlier runs, which `found` includes.
+    fn lease_new(&mut self, found: Found, earlier: u32, fate: Fate, terms: &Terms) -> Taken {
         self.last_number += 1;
-        let deliveries = u32::from(fate == Fate::Deliver);
+        let delivery = u32::from(fate == Fate::Deliver);
         let lease = Lease {
             number: self.last_number,
             visible_at_ms: terms.visible_at_ms(fate),
-            attempt: found.delivered.saturating_add(deliveries),
-            deliveries,
+            attempt: found.delivered.saturating_add(delivery),
+            deliveries: earlier.saturating_add(delivery),
             holder: terms.holder(fate),
             attempt_id: terms.attempt_id.clone().filter(|_| fate == Fate::Deliver),
         };
@@ -444,6 +484,9 @@ impl Queue {
     }
 
     fn advance(&mut self) {
+        while self.earlier.first_key_value().is_some_and(|(at, _)| *at < self.next) {
+            self.earlier.pop_first();
+        }
         loop {
             if self.acknowledged.remove(&self.committed) {
                 self.committed += 1;

@@ -3,19 +3,21 @@
 //! In:     the store, terms, a filter.
 //! Out:    messages that were taken, with their records.
 //! Always: the stored offset is the lowest unacknowledged one. If somebody else stores another offset (an operator's
-//!         reset), the queue continues there, and older leases are void.
+//!         reset), the queue continues there, and older leases are void. A delivery is noted before its message is
+//!         handed out, so that one that ends the process counts.
 //! Not here: waiting, moving messages to other topics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::queue::{Found, Holder, Order, Queue, Stale, Taken, Terms};
+use super::queue::{Fate, Found, Holder, Order, Queue, Stale, Taken, Terms};
 use super::room::Room;
 use crate::base::error::{Error, Result};
 use crate::base::names::RETRY_PREFIX;
 use crate::base::sync::unmodelled::{Mutex, MutexGuard};
 use crate::base::units::{QueueId, QueueOffset};
 use crate::filter::{Selector, skipped_max};
+use crate::index::deliveries::Consumed;
 use crate::record::properties::RETRY_TOPIC;
 use crate::store::{Store, StoredRecord};
 
@@ -25,12 +27,8 @@ pub const BYTES_MAX: usize = 1 << 20;
 /// A queue that a group consumes.
 #[derive(Debug)]
 pub struct Source {
-    /// The topic that is read: the group's own retry topic, or the topic that it subscribes to.
-    pub topic: String,
-    /// The queue.
-    pub queue_id: QueueId,
-    /// The name under which the group's offset is stored.
-    offset_name: String,
+    /// The queue: of the group's own retry topic, or of the topic that it subscribes to.
+    pub queue: Consumed,
     /// In a retry topic: only messages that were first sent to this topic are taken.
     origin: Option<String>,
     state: Mutex<State>,
@@ -99,14 +97,14 @@ impl Source {
 
     fn new(
         (topic, queue_id): (String, QueueId),
-        offset_name: String,
+        name: String,
         origin: Option<String>,
         (first_number, room): (u64, &Arc<Room>),
     ) -> Self {
         let queue = Queue::new(Order::Fifo, 0, first_number);
         let state = Mutex::new(State { queue, order: Order::Fifo, stored: None, counted: 0 });
         let (room, watched) = (Arc::clone(room), AtomicU64::new(u64::MAX));
-        Self { topic, queue_id, offset_name, origin, state, room, watched }
+        Self { queue: Consumed { topic, name, queue_id }, origin, state, room, watched }
     }
 
     /// Returns how far the group is. `None`: the store has another offset for it, or none.
@@ -117,8 +115,8 @@ impl Source {
         }
         let (queue, in_flight) = (&state.queue, state.queue.leased(now_ms));
         Ok(Some(Progress {
-            topic: self.topic.clone(),
-            queue_id: self.queue_id,
+            topic: self.queue.topic.clone(),
+            queue_id: self.queue.queue_id,
             committed: queue.committed(),
             in_flight,
             to_redeliver: queue.in_flight() - in_flight,
@@ -151,34 +149,56 @@ impl Source {
             let taken: Vec<Taken> = batch.messages.iter().map(|message| message.taken).collect();
             state.queue.release(&taken, terms.now_ms);
         }
+        note_handed(store, &self.queue, &state.queue, &batch.messages);
         done.map(|()| batch)
     }
 
     /// Returns the state as of the offset in the store.
     fn current(&self, store: &Store, order: Order) -> Result<MutexGuard<'_, State>> {
         let mut state = self.state.lock();
-        let stored = store.consumer_offset(&self.topic, &self.offset_name, self.queue_id)?;
+        let stored = store.consumer_offset(&self.queue.topic, &self.queue.name, self.queue.queue_id)?;
         if stored.is_none() || stored != state.stored || order != state.order {
             let committed = match stored {
                 Some(committed) => committed,
                 None => self.begin(store)?,
             };
-            let queue = Queue::new(order, committed, state.queue.last_number());
+            let mut queue = Queue::new(order, committed, state.queue.last_number());
+            self.resume(store, &mut queue, state.stored.is_none() && stored.is_some())?;
             *state = State { queue, order, stored: Some(committed), counted: state.counted };
         }
         Ok(state)
     }
 
+    /// Continues the counts of an earlier run when the queue is read for the first time. Otherwise they begin again.
+    fn resume(&self, store: &Store, queue: &mut Queue, is_first: bool) -> Result<()> {
+        let end = store.queue_range(&self.queue.topic, self.queue.queue_id)?.1;
+        let mut earlier = store.earlier_deliveries(&self.queue).unwrap_or_default();
+        earlier.retain(|at, _| is_first && (queue.next()..end).contains(at));
+        queue.resume(earlier);
+        let _ = self.note_all_of(store, queue);
+        Ok(())
+    }
+
+    /// Notes how often all messages were delivered, for a file that begins.
+    pub fn note_all(&self, store: &Store) -> Result<()> {
+        let state = self.state.lock();
+        if state.stored.is_some() { self.note_all_of(store, &state.queue) } else { Ok(()) }
+    }
+
+    fn note_all_of(&self, store: &Store, queue: &Queue) -> Result<()> {
+        store.note_deliveries(&self.queue, true, &queue.deliveries())
+    }
+
     /// Stores where the group begins, unless it has an offset already, and returns it.
     pub fn begin(&self, store: &Store) -> Result<u64> {
-        if let Some(group) = self.topic.strip_prefix(RETRY_PREFIX).filter(|_| self.is_retry()) {
-            return store.begin_retry_offset(&self.topic, group, &self.offset_name, self.queue_id);
+        if let Some(group) = self.queue.topic.strip_prefix(RETRY_PREFIX).filter(|_| self.is_retry()) {
+            return store.begin_retry_offset(&self.queue.topic, group, &self.queue.name, self.queue.queue_id);
         }
-        if let Some(stored) = store.consumer_offset(&self.topic, &self.offset_name, self.queue_id)? {
+        if let Some(stored) = store.consumer_offset(&self.queue.topic, &self.queue.name, self.queue.queue_id)? {
             return Ok(stored);
         }
         // A queue that the group has not read yet is read from its first message, as embedded consumers do.
-        let first = store.queue_range(&self.topic, self.queue_id)?.0;
+        let first = store.queue_range(&self.queue.topic, self.queue.queue_id)?.0;
         self.write(store, first)?;
         Ok(first)
     }
@@ -222,7 +242,7 @@ impl Source {
 
     /// Returns the message at a queue offset, or `None` if retention has removed it.
     fn read_one(&self, store: &Store, queue_offset: u64) -> Result<Option<StoredRecord>> {
-        let read = store.read_within(&self.topic, self.queue_id, QueueOffset(queue_offset), 1, None, 1);
+        let read = store.read_within(&self.queue.topic, self.queue.queue_id, QueueOffset(queue_offset), 1, None, 1);
         match read {
             Ok((records, _)) => Ok(records.into_iter().next()),
             Err(Error::OffsetTooOld { .. } | Error::MessageNotFound { .. }) => Ok(None),
@@ -239,7 +259,7 @@ impl Source {
         limit: usize,
         batch: &mut Batch,
     ) -> Result<()> {
-        let (first, end) = store.queue_range(&self.topic, self.queue_id)?;
+        let (first, end) = store.queue_range(&self.queue.topic, self.queue.queue_id)?;
         state.queue.skip_to(first);
         let last = state.queue.next().saturating_add(skipped_max(selector));
         let most = limit.min(batch.messages.len().saturating_add(self.room.left()));
@@ -249,7 +269,14 @@ impl Source {
             if room == 0 || from >= end.min(last) {
                 break;
             }
-            let read = store.read_within(&self.topic, self.queue_id, QueueOffset(from), room, selector, last - from);
+            let read = store.read_within(
+                &self.queue.topic,
+                self.queue.queue_id,
+                QueueOffset(from),
+                room,
+                selector,
+                last - from,
+            );
             let (records, next) = match read {
                 Ok(read) => read,
                 Err(Error::StoreCorrupt { what, .. }) => {
@@ -264,6 +291,9 @@ impl Source {
                 break;
             }
             self.lease(state, terms, records, next.0, batch)?;
+            if state.queue.next() == from {
+                break;
+            }
         }
         Ok(())
     }
@@ -284,14 +314,22 @@ impl Source {
             if self.origin.is_some() && view.properties.get_str(RETRY_TOPIC) != self.origin.as_deref() {
                 continue;
             }
-            if bytes + record.bytes().len() > BYTES_MAX && !is_first {
-                end = view.queue_offset.0;
+            let delivered = u32::try_from(view.reconsume_times).unwrap_or(0);
+            let one = Found { queue_offset: view.queue_offset.0, delivered };
+            let is_alone = state.queue.comes_alone(one, terms.attempts_max);
+            let is_full = bytes + record.bytes().len() > BYTES_MAX && !is_first;
+            if is_full || (is_alone && bytes > 0) {
+                end = one.queue_offset;
                 break;
             }
-            let delivered = u32::try_from(view.reconsume_times).unwrap_or(0);
-            found.push(Found { queue_offset: view.queue_offset.0, delivered });
+            found.push(one);
             (bytes, is_first) = (bytes + record.bytes().len(), false);
             fitting.push(record);
+            if is_alone {
+                end = one.queue_offset + 1;
+                batch.bytes = BYTES_MAX;
+                break;
+            }
         }
         if end < next {
             // The rest does not fit, so that this batch is complete.
@@ -321,14 +359,16 @@ impl Source {
         Ok(acknowledged.map(|()| was_full && state.queue.room(now_ms) > 0))
     }
 
-    /// Acknowledges a message that has moved to another topic.
-    pub fn moved(&self, store: &Store, taken: Taken) -> Result<()> {
+    /// Acknowledges a message that has moved to another topic. Returns whether it was delivered in an earlier run: then
+    /// the offset must be stored before the next crash, so that each crash does not move the message again.
+    pub fn moved(&self, store: &Store, taken: Taken) -> Result<bool> {
         let mut state = self.state.lock();
-        if self.is_current(store, &state)? {
-            state.queue.discard(taken);
-            self.save(store, &mut state)?;
+        if !self.is_current(store, &state)? {
+            return Ok(false);
         }
-        Ok(())
+        state.queue.discard(taken);
+        self.save(store, &mut state)?;
+        Ok(state.queue.is_resumed(taken.queue_offset))
     }
 
     /// Sets when a message is visible again. Returns the number of its new lease.
@@ -383,7 +423,8 @@ impl Source {
     /// store is another one, or none.
     pub fn is_idle(&self, store: &Store) -> bool {
         let state = self.state.lock();
-        let is_at_rest = state.queue.in_flight() == 0 && state.queue.committed() == state.queue.next();
+        let is_done = state.queue.in_flight() == 0 && !state.queue.is_resumed(state.queue.next());
+        let is_at_rest = is_done && state.queue.committed() == state.queue.next();
         is_at_rest || self.is_current(store, &state).is_ok_and(|is_current| !is_current)
     }
 
@@ -391,7 +432,7 @@ impl Source {
     pub fn has_new(&self, store: &Store, now_ms: i64) -> Result<bool> {
         let state = self.state.lock();
         let may = state.stored.is_none() || (state.queue.room(now_ms) > 0 && self.room.left() > 0);
-        Ok(may && store.queue_range(&self.topic, self.queue_id)?.1 > state.queue.next())
+        Ok(may && store.queue_range(&self.queue.topic, self.queue.queue_id)?.1 > state.queue.next())
     }
 
     /// Returns the queue offset whose message must wake the readers, unless that is arranged already.
@@ -402,7 +443,7 @@ impl Source {
 
     /// Returns whether the offset in the store is still the one that was stored here.
     fn is_current(&self, store: &Store, state: &State) -> Result<bool> {
-        let stored = store.consumer_offset(&self.topic, &self.offset_name, self.queue_id)?;
+        let stored = store.consumer_offset(&self.queue.topic, &self.queue.name, self.queue.queue_id)?;
         Ok(stored.is_some() && stored == state.stored)
     }
 
@@ -418,10 +459,10 @@ impl Source {
     }
 
     fn write(&self, store: &Store, committed: u64) -> Result<()> {
-        if let Some(group) = self.topic.strip_prefix(RETRY_PREFIX).filter(|_| self.is_retry()) {
-            return store.set_retry_offset(&self.topic, group, &self.offset_name, self.queue_id, committed);
+        if let Some(group) = self.queue.topic.strip_prefix(RETRY_PREFIX).filter(|_| self.is_retry()) {
+            return store.set_retry_offset(&self.queue.topic, group, &self.queue.name, self.queue.queue_id, committed);
         }
-        store.set_consumer_offset(&self.topic, &self.offset_name, self.queue_id, committed)
+        store.set_consumer_offset(&self.queue.topic, &self.queue.name, self.queue.queue_id, committed)
     }
 }
 
@@ -445,6 +486,18 @@ impl State {
             Err(error) => return Err(error),
         }
         Ok(())
+    }
+}
+
+/// Notes the deliveries of messages that are about to be handed out. Without a note, the message is delivered all the
+/// same, and counted from 1 again after a crash.
+fn note_handed(store: &Store, of: &Consumed, queue: &Queue, messages: &[Message]) {
+    let handed = messages.iter().filter(|message| message.taken.fate == Fate::Deliver);
+    let mut counts: Vec<_> =
+        handed.map(|message| (message.taken.queue_offset, queue.deliveries_of(message.taken.queue_offset))).collect();
+    if !counts.is_empty() {
+        counts.sort_unstable();
+        let _ = store.note_deliveries(of, false, &counts);
     }
 }
 

@@ -1,7 +1,8 @@
 //! Groups read topics of a store in memory.
 //!
 //! Guards: a client gets messages of all queues, what it wants and nothing else; the stored offset is the lowest
-//! unacknowledged one, and an offset that somebody else stores counts; retries of each topic have their own progress.
+//! unacknowledged one, and an offset that somebody else stores counts; retries of each topic have their own progress;
+//! a crash does not forget how often a message was delivered.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::base::options::StoreOptions;
 use crate::base::units::{PhysicalOffset, QueueId};
 use crate::filter::Selector;
 use crate::record::message::{Envelope, Parts};
-use crate::storage::memory::Memory;
+use crate::storage::memory::{CrashKeep, FaultKind, Memory};
 use crate::store::{Copy, NewMessage, Sent, Store, Wait};
 
 const GROUP: &str = "shipping";
@@ -26,8 +27,12 @@ const QUEUES: i32 = 2;
 const MEMORY: usize = 1 << 30;
 
 fn store() -> Store {
+    store_on(&Memory::new())
+}
+
+fn store_on(memory: &Memory) -> Store {
     let options = StoreOptions { background: false, ..StoreOptions::default() };
-    Store::open_with(Arc::new(Memory::new()), Arc::new(SystemClock), options).unwrap()
+    Store::open_with(Arc::new(memory.clone()), Arc::new(SystemClock), options).unwrap()
 }
 
 fn send(store: &Store, topic: &str, queue_id: i32, tag: &str, body: &[u8]) -> Sent {
@@ -354,6 +359,126 @@ fn a_topic_may_have_fewer_queues_than_before() {
     assert_eq!(bodies(&take(&store, &reader, 0, 32)), Vec::<String>::new());
     reader.open_queues(&store, QUEUES).unwrap();
     assert_eq!(bodies(&take(&store, &reader, 0, 32)), ["a"]);
+}
+
+/// What a client gets: the bodies with the numbers of their attempts, and what becomes of them.
+fn summary(gathered: &Gathered) -> Vec<(String, u32, Fate)> {
+    let body =
+        |message: &super::source::Message| String::from_utf8(message.record.view().unwrap().body.to_vec()).unwrap();
+    gathered.messages.iter().map(|(_, one)| (body(one), one.taken.attempt, one.taken.fate)).collect()
+}
+
+fn delivered(body: &str, attempt: u32) -> Vec<(String, u32, Fate)> {
+    vec![(body.to_owned(), attempt, Fate::Deliver)]
+}
+
+#[test]
+fn a_crash_does_not_forget_how_often_messages_were_delivered() {
+    let memory = Memory::new();
+    let store = store_on(&memory);
+    for body in [b"a", b"b", b"c", b"d"] {
+        send(&store, TOPIC, 0, "t", body);
+    }
+    store.write_offsets().unwrap();
+    let before = reader(&store, TOPIC);
+    acknowledge(&store, &take(&store, &before, 0, 1), 0);
+    store.write_offsets().unwrap();
+    take(&store, &before, 0, 2);
+    take(&store, &before, 20, 1);
+    // A machine that stops between two calls finds the file as it is then.
+    let memory = memory.crash(0, CrashKeep::PageCache);
+    let store = store_on(&memory);
+    let again = reader(&store, TOPIC);
+    let moved = take(&store, &again, 0, 32);
+    assert_eq!(summary(&moved), [("b".to_owned(), 2, Fate::Retry)], "then one that comes alone");
+    assert!(source_of(&again, Some(0)).moved(&store, moved.messages[0].1.taken).unwrap(), "its offset is stored now");
+    assert_eq!(summary(&take(&store, &again, 0, 32)), delivered("c", 2));
+    let last = take(&store, &again, 0, 32);
+    assert_eq!(summary(&last), delivered("d", 1));
+    assert!(!source_of(&again, Some(0)).moved(&store, last.messages[0].1.taken).unwrap());
+}
+
+#[test]
+fn messages_of_other_queues_do_not_come_with_one_that_comes_alone() {
+    let memory = Memory::new();
+    let store = store_on(&memory);
+    send(&store, TOPIC, 0, "t", b"a");
+    take(&store, &reader(&store, TOPIC), 0, 32);
+    send(&store, TOPIC, 1, "t", b"b");
+    let store = store_on(&memory.crash(0, CrashKeep::PageCache));
+    let again = reader(&store, TOPIC);
+    // Begins at another queue each time.
+    let all: Vec<_> = (0..3).map(|_| summary(&take(&store, &again, 0, 32))).filter(|one| !one.is_empty()).collect();
+    assert_eq!(all.len(), 2, "{all:?}");
+    assert!(all.contains(&delivered("a", 2)) && all.contains(&delivered("b", 1)), "{all:?}");
+}
+
+#[test]
+fn a_group_that_was_reset_or_deleted_counts_from_one() {
+    let memory = Memory::new();
+    let store = store_on(&memory);
+    for body in [b"a", b"b"] {
+        send(&store, TOPIC, 0, "t", body);
+    }
+    let before = reader(&store, TOPIC);
+    let taken = take(&store, &before, 0, 32);
+    source_of(&before, Some(0)).acknowledge(&store, (0, taken.messages[0].1.taken.number), 0).unwrap().unwrap();
+    store.set_consumer_offset(TOPIC, GROUP, QueueId(0), 0).unwrap();
+    assert_eq!(summary(&take(&store, &before, 0, 1)), delivered("a", 1));
+    store.write_offsets().unwrap();
+    let store = store_on(&memory.crash(0, CrashKeep::PageCache));
+    let again = reader(&store, TOPIC);
+    assert_eq!(summary(&take(&store, &again, 0, 32)), delivered("a", 2));
+    assert_eq!(summary(&take(&store, &again, 0, 32)), delivered("b", 1), "not since the reset");
+    store.remove_consumer_offsets(TOPIC, GROUP).unwrap();
+    let new = reader(&store, TOPIC);
+    let all = take(&store, &new, 0, 32);
+    assert_eq!(summary(&all), [delivered("a", 1), delivered("b", 1)].concat());
+}
+
+#[test]
+fn files_of_deliveries_are_replaced_while_queues_are_read() {
+    let memory = Memory::new();
+    let store = store_on(&memory);
+    for queue_id in 0..QUEUES {
+        send(&store, TOPIC, queue_id, "t", b"a");
+    }
+    take(&store, &reader(&store, TOPIC), 0, 1);
+    let memory = memory.crash(0, CrashKeep::PageCache);
+    let store = store_on(&memory);
+    let pop = Pop::new(MEMORY).unwrap();
+    let reader = pop.reader(GROUP, TOPIC);
+    reader.open_queues(&store, QUEUES).unwrap();
+    let long = Terms { visible_at_ms: 1_000, ..terms(0) };
+    for _ in 0..3 {
+        reader.take(&store, &wish(None, 32), &long).unwrap();
+    }
+    let files = |memory: &Memory| crate::storage::Storage::list(memory, "txstore/deliveries").unwrap().unwrap().len();
+    assert_eq!(files(&memory), 2);
+    pop.replace_deliveries(&store).unwrap();
+    assert_eq!(files(&memory), 1);
+    let store = store_on(&memory.crash(0, CrashKeep::PageCache));
+    let last = self::reader(&store, TOPIC);
+    let mut attempts: Vec<_> = (0..6).flat_map(|_| summary(&take(&store, &last, 0, 32))).collect();
+    attempts.sort_by_key(|one| one.2 == Fate::Retry);
+    assert_eq!(attempts.iter().map(|one| (one.1, one.2)).collect::<Vec<_>>(), [(2, Fate::Deliver), (2, Fate::Retry)]);
+}
+
+#[test]
+fn a_message_is_delivered_though_its_delivery_cannot_be_noted() {
+    for call in 1..=4 {
+        let memory = Memory::new();
+        let store = store_on(&memory);
+        send(&store, TOPIC, 0, "t", b"a");
+        let reader = reader(&store, TOPIC);
+        memory.fail_at(memory.calls() + call, FaultKind::NoSpace, true);
+        assert_eq!(summary(&take(&store, &reader, 0, 32)), delivered("a", 1));
+        memory.clear_fault();
+        assert_eq!(summary(&take(&store, &reader, 20, 32)), delivered("a", 2));
+        let store = store_on(&memory.crash(0, CrashKeep::PageCache));
+        let again = self::reader(&store, TOPIC);
+        assert_eq!(summary(&take(&store, &again, 0, 32)), [("a".to_owned(), 2, Fate::Retry)]);
+    }
 }
 
 #[test]

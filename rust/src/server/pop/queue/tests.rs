@@ -1,7 +1,8 @@
 //! Tests one queue against a plain model: any order of appends, receives, acknowledgements, expiries and crashes.
 //!
 //! Guards: nothing is lost, nothing is handed out twice at a time, only the newest lease acknowledges, each delivery is
-//! counted, FIFO queues keep their order, and a crash repeats only what is at or above the committed offset.
+//! counted, also over a crash if its count is kept, FIFO queues keep their order, and a crash repeats only what is at or
+//! above the committed offset.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -47,6 +48,8 @@ struct Model {
     /// Whether the filter wants the message, and how often its record says that it was delivered.
     log: Vec<(bool, u32)>,
     known: Vec<Known>,
+    /// How often each message was delivered before the last crash.
+    earlier: Vec<u32>,
     now: i64,
     numbers: BTreeSet<u64>,
 }
@@ -87,7 +90,7 @@ enum Step {
     Release(prop::sample::Index, i64),
     Gone(u64),
     Wait(i64),
-    Crash,
+    Crash { counts: bool },
     Expire(usize),
 }
 
@@ -105,7 +108,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => (any::<prop::sample::Index>(), 0..5_i64).prop_map(|(index, ms)| Step::Release(index, ms)),
         1 => (1..4_u64).prop_map(Step::Gone),
         3 => (0..25_i64).prop_map(Step::Wait),
-        1 => Just(Step::Crash),
+        1 => any::<bool>().prop_map(|counts| Step::Crash { counts }),
         1 => (0..4_usize).prop_map(Step::Expire),
     ]
 }
@@ -121,8 +124,8 @@ struct Run {
 
 impl Run {
     fn new(order: Order) -> Self {
-        let model =
-            Model { fifo: order == Order::Fifo, log: vec![], known: vec![], now: 1_000, numbers: BTreeSet::new() };
+        let (fifo, numbers) = (order == Order::Fifo, BTreeSet::new());
+        let model = Model { fifo, log: vec![], known: vec![], earlier: vec![], now: 1_000, numbers };
         Self { order, queue: Queue::new(order, 0, 0), model, handed: vec![] }
     }
 
@@ -131,6 +134,7 @@ impl Run {
             Step::Append { wanted, delivered } => {
                 self.model.log.push((*wanted, *delivered));
                 self.model.known.push(Known::New);
+                self.model.earlier.push(0);
             }
             Step::Receive { limit, invisible_ms, client, attempt_id } => {
                 self.receive(*limit, *invisible_ms, *client, *attempt_id);
@@ -146,7 +150,7 @@ impl Run {
             Step::Release(index, ms) if !self.handed.is_empty() => self.release(*index.get(&self.handed), *ms),
             Step::Gone(client) => self.gone(*client),
             Step::Wait(ms) => self.model.now += ms,
-            Step::Crash => self.crash(),
+            Step::Crash { counts } => self.crash(*counts),
             Step::Expire(messages) => self.expire(*messages),
             _ => {}
         }
@@ -209,7 +213,7 @@ impl Run {
         let at = index(one.queue_offset);
         let (before, deliveries) = match self.model.known[at] {
             Known::Leased { attempt, deliveries, .. } => (attempt, deliveries),
-            _ => (self.model.log[at].1, 0),
+            _ => (self.model.log[at].1 + self.model.earlier[at], self.model.earlier[at]),
         };
         let fate = match () {
             () if again => Fate::Deliver,
@@ -284,11 +288,21 @@ impl Run {
         assert_eq!(self.queue.release_all(|holder| holder.client == gone, at_ms), any);
     }
 
-    fn crash(&mut self) {
+    /// `counts`: what was delivered and not acknowledged is known afterwards.
+    fn crash(&mut self, counts: bool) {
         let committed = self.queue.committed();
+        let deliveries = self.queue.deliveries();
         self.queue = Queue::new(self.order, committed, self.queue.last_number());
+        if counts {
+            self.queue.resume(deliveries.into_iter().collect());
+        }
         self.handed.clear();
-        for known in self.model.known.iter_mut().skip(index(committed)) {
+        for (known, earlier) in self.model.known.iter_mut().zip(&mut self.model.earlier).skip(index(committed)) {
+            *earlier = match known {
+                Known::Leased { deliveries, .. } if counts => *deliveries,
+                Known::New if counts => *earlier,
+                _ => 0,
+            };
             *known = Known::New;
         }
     }
@@ -312,6 +326,7 @@ impl Run {
         assert_eq!(index(self.queue.committed()), self.model.log.len(), "{:?}", self.queue);
         assert_eq!((self.queue.in_flight(), self.queue.next_visible_ms()), (0, None));
         assert!(self.queue.acknowledged.is_empty() && self.queue.dropped.is_empty(), "{:?}", self.queue);
+        assert!(self.queue.earlier.is_empty() && !self.queue.is_resumed(self.queue.next()), "{:?}", self.queue);
     }
 }
 
@@ -357,6 +372,24 @@ fn a_third_delivery_comes_from_the_retry_topic() {
     assert!(!queue.release_all(|holder| holder.client == A, 0), "it moves, and belongs to no client");
     queue.discard(third[0]);
     assert_eq!((queue.committed(), queue.in_flight()), (1, 0));
+}
+
+#[test]
+fn deliveries_of_an_earlier_run_count() {
+    let mut before = Queue::new(ANY, 0, 0);
+    before.take_new(&terms(0, 10, A, None), &found(0..3), 3);
+    before.take_visible(&terms(10, 10, A, None), 1);
+    before.discard(Taken { queue_offset: 1, number: 2, attempt: 1, fate: Fate::Deliver });
+    assert_eq!(before.deliveries(), [(0, 2), (2, 1)]);
+    let mut queue = Queue::new(ANY, 0, 0);
+    queue.resume(before.deliveries().into_iter().collect());
+    let alone: Vec<bool> = found(0..4).into_iter().map(|one| queue.comes_alone(one, ATTEMPTS_MAX)).collect();
+    assert_eq!(alone, [false, false, true, false], "the first one moves");
+    let taken = queue.take_new(&terms(0, 10, A, None), &found(0..2), 2);
+    let summary: Vec<_> = taken.iter().map(|one| (one.attempt, one.fate)).collect();
+    assert_eq!(summary, [(2, Fate::Retry), (1, Fate::Deliver)]);
+    assert_eq!(queue.deliveries(), [(0, 2), (1, 1), (2, 1)], "also of one that was not taken yet");
+    assert_eq!([1, 2, 3].map(|at| queue.is_resumed(at)), [true, true, false]);
 }
 
 #[test]
