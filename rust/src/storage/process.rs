@@ -14,10 +14,15 @@ pub fn anonymous_bytes() -> Option<usize> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn memory_that_is_used_counts() {
+    fn used_memory_counts() -> bool {
         let before = anonymous_bytes().unwrap();
         let used = vec![1_u8; 64 << 20];
-        assert!(anonymous_bytes().unwrap() > before + (32 << 20), "{}", used.len());
+        anonymous_bytes().unwrap() > before + (used.len() >> 1)
+    }
+
+    #[test]
+    fn memory_that_is_used_counts() {
+        // Other tests of this process free memory meanwhile.
+        assert!((0..1_000).any(|_| used_memory_counts()));
     }
 }
