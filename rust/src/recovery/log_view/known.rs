@@ -126,8 +126,7 @@ const fn follows(after: After, at: u64) -> Follows {
 
 /// Returns the highest end of a record at or after `at` that the last entry of a consume queue names.
 fn queue_end(storage: &Arc<dyn Storage>, settings: &Settings, at: u64) -> Result<Option<u64>> {
-    let size = consume_queue_file_size(storage.as_ref(), Some(settings))?;
-    let Some(size) = size.filter(|size| *size > 0) else { return Ok(None) };
+    let Some(size) = consume_queue_file_size(storage.as_ref(), Some(settings))? else { return Ok(None) };
     let queues = QueueFiles::new(Arc::clone(storage), size, true);
     let mut end = None;
     for queue in queues.list()? {

@@ -78,3 +78,15 @@ fn the_files_crc_is_the_one_of_a_release_without_ids() {
     };
     assert_eq!(crc(&settings()), crc(&Settings { id: None, ..settings() }));
 }
+
+#[test]
+fn a_file_size_of_0_is_no_settings() {
+    let memory = Memory::new();
+    for none in [
+        Settings { commit_log_file_size: Some(0), ..settings() },
+        Settings { consume_queue_file_size: Some(0), ..settings() },
+    ] {
+        none.store(&memory).unwrap();
+        assert_eq!(Settings::load(&memory).unwrap(), None);
+    }
+}

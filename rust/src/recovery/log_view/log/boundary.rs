@@ -143,7 +143,7 @@ impl Log {
 
     /// Returns the files of the queues; `None` if there are none.
     pub(crate) fn queue_files(&self) -> Result<Option<QueueFiles>> {
-        let size = consume_queue_file_size(self.storage(), self.settings.as_ref())?.filter(|size| *size > 0);
+        let size = consume_queue_file_size(self.storage(), self.settings.as_ref())?;
         Ok(size.map(|size| QueueFiles::new(Arc::clone(self.files.storage()), size, true)))
     }
 
