@@ -194,21 +194,21 @@ def build(changes: list[Change]) -> tuple[str, str, set[int]]:
     with (COPY / SOURCES / "base/mutant.rs").open("a") as file_of_switch:
         file_of_switch.write(SWITCH)
     while True:
-        places = {}
+        lines = {}
         for file, some_functions in functions.items():
             text = (ROOT / file).read_bytes()
             with_all = rewritten(text, some_functions, left_out, 0, len(text)).decode()
             (COPY / file).write_text(with_all)
-            places[file] = lines_of(with_all)
+            lines[file] = lines_of(with_all)
         kept = len(changes) - len(left_out)
         print(f"builds {kept} changes of {len(changes)}", flush=True)
-        built, wrong = compiled(places)
+        built, wrong = compiled(lines)
         if not wrong:
             return built["txstore"], built["crash"], left_out
         left_out |= wrong
 
 
-def compiled(places: dict[str, list[tuple[int, int, int]]]) -> tuple[dict[str, str], set[int]]:
+def compiled(lines: dict[str, list[tuple[int, int, int]]]) -> tuple[dict[str, str], set[int]]:
     """The executables, or the changes that do not compile."""
     command = [
         "cargo",
@@ -242,7 +242,7 @@ def compiled(places: dict[str, list[tuple[int, int, int]]]) -> tuple[dict[str, s
             continue
         for span in message["message"]["spans"]:
             line = span["line_start"]
-            wrong |= {number for first, last, number in places.get(span["file_name"], ()) if first <= line <= last}
+            wrong |= {number for first, last, number in lines.get(span["file_name"], ()) if first <= line <= last}
     if not wrong:
         sys.exit(f"the changed engine does not compile:\n{done.stderr[-4000:]}")
     return {}, wrong
