@@ -207,6 +207,18 @@ def test_stream_is_written_by_its_micro_batches(spark: SparkSession, server: txs
     assert pending(server) == 0
 
 
+def test_stream_without_a_writer_of_streams_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.sql.types import StructType
+
+    from txstore.spark import datasource
+
+    # As on Spark 4.0.
+    monkeypatch.setattr(datasource, "STREAM_WRITERS", False)
+    source = datasource.TxStoreDataSource({"path": "a", "appId": "x"})
+    with pytest.raises(InvalidOptionError, match=r"(?s)Spark 4.1 is the first .*hint: foreachBatch"):
+        source.streamWriter(StructType().add("body", "binary"), False)
+
+
 @pytest.mark.parametrize(
     ("given", "text"),
     [
