@@ -98,6 +98,9 @@ def test_stream_continues_from_its_checkpoint_and_publishes_a_repeated_batch_onc
     copy.forget_last()
     send(tmp_path / "orders.store", range(300, 350))
     copy.run()
+    if not per_trigger(any="1"):
+        # Spark 4.1 ends such a query after one micro-batch, which was the repeated one.
+        copy.run()
     assert copy.batches == before + 1
     assert visible(server) == list(range(350))
     assert labels(server) == {f"copy:{number}" for number in range(copy.batches)}
