@@ -131,7 +131,7 @@ class Browser:
         connection = http.client.HTTPConnection(self.address, timeout=60)
         try:
             cookies = "; ".join(f"{name}={value}" for name, value in self._cookies.items())
-            connection.request(method, path, body, {"Cookie": cookies, **headers})
+            connection.request(method, path.partition("#")[0], body, {"Cookie": cookies, **headers})
             response = connection.getresponse()
             text = response.read().decode()
         finally:

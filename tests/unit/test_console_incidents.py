@@ -176,9 +176,13 @@ def test_message_that_a_group_has_not_read(scene: Callable[..., Scene], scripted
     here.broker.create_group("shipping")
     name = here.begin(here.producer(scripted(execute=LocalTransactionState.COMMIT)), "c-17")
     here.broker.set_consumer_offset("orders", "shipping", 0, 0)
-    page = here.follow(here.browser.get("/transactions?key=c-17"))
-    assert page.heading == name
-    assert "shipping : has not acknowledged it yet" in page.text
+    group = here.follow(here.marked("Consumer lag", "warning"))
+    assert group.heading == "shipping"
+    message = here.follow(here.browser.get(group.link("message 0")))
+    assert "shipping : has not acknowledged it yet" in message.text
+    for page in (here.browser.get(message.link(name)), here.follow(here.browser.get("/transactions?key=c-17"))):
+        assert page.heading == name
+        assert "shipping : has not acknowledged it yet" in page.text
     here.broker.set_consumer_offset("orders", "shipping", 0, 1)
     assert "shipping : has acknowledged it" in here.browser.get(page_of(name)).text
 
@@ -201,10 +205,18 @@ def test_delayed_retry_says_when_it_comes(scene: Callable[..., Scene]) -> None:
     with here.broker.consumer("shipping", "orders") as consumer:
         for message in consumer.poll(timeout=5):
             message.retry(delay_level=18)
-    eventually(lambda: here.browser.get("/").tiles["Delayed messages"] == "1")
-    page = here.browser.get(here.browser.get("/").tile_links["Delayed messages"])
+    page = here.marked("Delayed messages", "warning")
+    assert "1 of those due next failed in a consumer" in here.browser.get("/").text
     assert page.rows[0] == ["18", "2h 0m", "1"]
     assert page.rows[1][1:3] == ["%RETRY%shipping", "o-1"]
+    assert here.browser.get(page.link("%RETRY%shipping")).heading == "shipping"
+
+
+def test_message_that_a_user_delayed_is_not_marked(scene: Callable[..., Scene]) -> None:
+    here = scene()
+    here.broker.producer("shop").send(Message("orders", b"x", delay_level=18))
+    eventually(lambda: here.browser.get("/").tiles["Delayed messages"] == "1")
+    assert here.browser.get("/").levels["Delayed messages"] == ""
 
 
 def test_torn_tail_is_told_after_a_crash(tmp_path: Path) -> None:
@@ -219,9 +231,12 @@ def test_torn_tail_is_told_after_a_crash(tmp_path: Path) -> None:
         file.write(b"\x00\x00\x00\x70\xda\xa3\x20\xa7" + b"torn")
     with ExitStack() as opened:
         here = Scene(tmp_path / "store", opened)
-        page = here.browser.get("/settings")
+        page = here.marked("Opened", "warning")
+        assert "opening the store cut off 12 B of a write" in here.browser.get("/").text
         values = {row[0]: row[1] for row in page.rows if len(row) == 2}
         assert (values["clean"], values["truncated_bytes"]) == ("no", "12")
+    with ExitStack() as opened:
+        assert "Opened" not in Scene(tmp_path / "store", opened).browser.get("/").tiles, "it was closed cleanly"
 
 
 def test_disk_that_takes_no_more_is_red(tmp_path: Path) -> None:

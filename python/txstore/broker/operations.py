@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from heapq import nlargest
 
-from txstore._native import DEAD_LETTER_PREFIX, DISCARD_TOPIC, SCHEDULE_TOPIC, StoreStat, is_system_topic
+from txstore._native import DEAD_LETTER_PREFIX, DISCARD_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, StoreStat, is_system_topic
 from txstore.broker.broker import EmbeddedBroker
 from txstore.broker.delay import LEVEL_SECONDS
 from txstore.broker.lists import Lists
@@ -48,6 +48,7 @@ __all__ = [
 _KEPT_SECONDS = 2.0
 _TOP = 10
 _OLDEST_MAX = 2_000
+_DUE_NEXT = 32
 _STATISTICS = sorted(name for name in vars(StoreStat) if not name.startswith("_"))
 _OPENING = ("clean", "scanned_from", "scanned_bytes", "truncated_bytes", "healed_ops", "duration")
 
@@ -122,6 +123,14 @@ class Overview:
     """The groups with the most dead letters."""
     delayed: int
     """Messages that wait for their time."""
+    retries: int = 0
+    """How many of those that are due next, up to 32 of a delay level, failed in a consumer that gets them again."""
+    crashed: bool = False
+    """Whether this process found the store not closed cleanly when it opened it."""
+    cut_bytes: int = 0
+    """Bytes of a write that a crash had interrupted, which opening cut off."""
+    healed: int = 0
+    """Ends of transactions that a crash had interrupted, which opening completed."""
     connections: int | None = None
     """Of clients; None without a server. So are the next two."""
     producers: int | None = None
@@ -194,6 +203,7 @@ class _Sums:
     """Group → topics in which it has offsets, and lag."""
     dead: Mapping[str, int]
     delayed: int
+    retries: int
     discarded: int
 
 
@@ -216,7 +226,7 @@ class Operations(Lists):
     def overview(self) -> Overview:
         """Returns the store at this moment; its sums over queues and groups may be two seconds old."""
         broker, sums = self._broker, self._recent_sums()
-        stat = broker.stat()
+        stat, report = broker.stat(), broker.open_report
         disk_free, disk_size = _disk(broker.path)
         oldest_ms, examined, groups = self._oldest()
         return Overview(
@@ -224,7 +234,7 @@ class Operations(Lists):
             taken=sums.taken,
             read_only=broker.read_only,
             failure=self._failure(),
-            warnings=tuple(broker.open_report.warnings),
+            warnings=tuple(report.warnings),
             log_first=stat.min_physical_offset,
             log_end=stat.max_physical_offset,
             log_durable=stat.durable_physical_offset,
@@ -244,6 +254,10 @@ class Operations(Lists):
             dead_letters=sum(sums.dead.values()),
             dead=_largest(sums.dead),
             delayed=sums.delayed,
+            retries=sums.retries,
+            crashed=not (report.clean or broker.read_only),
+            cut_bytes=report.truncated_bytes,
+            healed=report.healed_ops,
         )
 
     def ask(self, transaction_id: str) -> bool:
@@ -355,8 +369,13 @@ class Operations(Lists):
             group: (len({row.topic for row in rows if not is_system_topic(row.topic)}), sum(row.lag for row in rows))
             for group, rows in broker.lag_by_group().items()
         }
+        retries = self._retries() if delayed else 0
         taken = datetime.fromtimestamp(now_ms / 1000, UTC)
-        return _Sums(taken, sent, len(broker.topics()), lag_of, dead, delayed, discarded)
+        return _Sums(taken, sent, len(broker.topics()), lag_of, dead, delayed, retries, discarded)
+
+    def _retries(self) -> int:
+        following = (row for level in self.delayed_levels(_DUE_NEXT) for row in level.next)
+        return sum(row.topic.startswith(RETRY_PREFIX) for row in following)
 
 
 def _outbox(forwarder: RowForwarder) -> OutboxFacts:

@@ -41,6 +41,7 @@ def _tiles(overview: Overview, past: Past, outboxes: Sequence[_Tile]) -> list[_T
     oldest = overview.oldest_pending_ms
     return [
         _health(overview),
+        *_crash(overview),
         _Tile(
             "Pending transactions",
             number(overview.pending),
@@ -72,7 +73,7 @@ def _tiles(overview: Overview, past: Past, outboxes: Sequence[_Tile]) -> list[_T
             "warning" if overview.discarded else "ok",
         ),
         *outboxes,
-        _Tile("Delayed messages", number(overview.delayed), "wait for their time", "/delayed"),
+        _delayed(overview),
         _disk(overview),
         _Tile(
             "Messages per second",
@@ -103,6 +104,22 @@ def _health(overview: Overview) -> _Tile:
     if overview.read_only:
         return _Tile("Health", "reads only", "another process writes this store", "/settings")
     return _Tile("Health", "OK", "takes messages", "/settings", "ok")
+
+
+def _crash(overview: Overview) -> list[_Tile]:
+    if not overview.crashed:
+        return []
+    found = [f"cut off {size(overview.cut_bytes)} of a write"] if overview.cut_bytes else []
+    found += [f"completed {counted(overview.healed, 'transaction')}"] if overview.healed else []
+    note = f"opening the store {' and '.join(found) or 'found nothing damaged'}"
+    return [_Tile("Opened", "after a crash", note, "/settings#opening", "warning")]
+
+
+def _delayed(overview: Overview) -> _Tile:
+    if not overview.retries:
+        return _Tile("Delayed messages", number(overview.delayed), "wait for their time", "/delayed")
+    note = f"{number(overview.retries)} of those due next failed in a consumer"
+    return _Tile("Delayed messages", number(overview.delayed), note, "/delayed", "warning")
 
 
 def _disk(overview: Overview) -> _Tile:

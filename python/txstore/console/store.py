@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from txstore._native import RETRY_PREFIX
 from txstore.console.page import ROWS, Asked, Page
 
 __all__ = ["DELAYED", "SETTINGS"]
@@ -11,7 +12,8 @@ __all__ = ["DELAYED", "SETTINGS"]
 def _delayed(asked: Asked) -> Mapping[str, Any]:
     levels = asked.operator.delayed_levels(ROWS)
     following = sorted((row for level in levels for row in level.next), key=lambda row: row.due)
-    return {"levels": levels, "following": following[:ROWS], "waiting": sum(level.waiting for level in levels)}
+    waiting = sum(level.waiting for level in levels)
+    return {"levels": levels, "following": following[:ROWS], "waiting": waiting, "retry_prefix": RETRY_PREFIX}
 
 
 def _settings(asked: Asked) -> Mapping[str, Any]:
