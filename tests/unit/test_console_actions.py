@@ -45,10 +45,11 @@ def begin(broker: EmbeddedBroker, scripted: type[Scripted], key: str = "c-17", b
 
 
 def press(browser: Browser, page: Shown, button: str) -> Shown:
-    """Follows a button of a page, and confirms."""
+    """Follows a button of a page, and confirms. To cancel would lead back."""
     asked = browser.get(page.link(button))
     assert browser.status == 200, asked.text
     assert asked.heading == f"{button}?"
+    assert browser.get(asked.link("Cancel")).heading == page.heading
     return browser.submit(asked, {})
 
 

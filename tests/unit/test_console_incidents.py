@@ -178,7 +178,7 @@ def test_message_that_a_group_has_not_read(scene: Callable[..., Scene], scripted
     here.broker.set_consumer_offset("orders", "shipping", 0, 0)
     group = here.follow(here.marked("Consumer lag", "warning"))
     assert group.heading == "shipping"
-    message = here.follow(here.browser.get(group.link("message 0")))
+    message = here.follow(here.browser.get(group.link("0")))
     assert "shipping : has not acknowledged it yet" in message.text
     for page in (here.browser.get(message.link(name)), here.follow(here.browser.get("/transactions?key=c-17"))):
         assert page.heading == name

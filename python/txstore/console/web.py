@@ -203,7 +203,9 @@ class _Web:
             for name in action.fields
             if (found := asked.get(name) if name in action.optional else asked.need(name)) is not None
         }
-        context = {"action": action, "fields": fields, "said": action.question(asked)}
+        of = action.fields[0]  # What the action is done to: its page is the action's own path without the last part.
+        back = text.link(action.path.rpartition("/")[0], **{of: fields[of]})
+        context = {"action": action, "fields": fields, "said": action.question(asked), "back": back}
         return HTMLResponse(self._rendered("confirm.html", asked.viewer, asked=asked, here=action.path, **context))
 
     def _act(self, action: Action, asked: Asked) -> Response:
