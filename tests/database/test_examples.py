@@ -191,32 +191,9 @@ def test_plain_psycopg_publishes_what_is_committed(shop: str, tmp_path: Path) ->
     assert 0 < len(found["gifts"]) < paid, "a savepoint that rolled back took its message with it"
 
 
-@pytest.mark.skipif(importlib.util.find_spec("flask") is None, reason="requirements-dev.lock is not installed")
-@pytest.mark.parametrize("server", ["sqlite", "postgres"])
-def test_flask_app_publishes_with_the_commit(server: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    url = f"sqlite:///{tmp_path / 'shop.db'}"
-    if server == "postgres":
-        url = request.getfixturevalue("shop").replace("postgresql://", "postgresql+psycopg://")
-    with running([sys.executable, "-m", "examples.flask_orders", url, str(tmp_path), "--port", "0"], ROOT) as process:
-        assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        assert len(post(f"{address}/orders/1/payment")["message_id"]) == 32
-        assert post(f"{address}/orders/1/payment") == 409
-        assert len(post(f"{address}/orders/2/payment")["message_id"]) == 32
-        with urllib.request.urlopen(f"{address}/orders", timeout=30) as response:
-            assert json.load(response) == [1, 2]
-    found = published(tmp_path / "orders.store")
-    assert {topic: sorted(bodies) for topic, bodies in found.items()} == {
-        "orders": [b"1", b"2"],
-        "receipts": [b"1", b"2"],
-    }
-
-
-@pytest.mark.matrix
-@pytest.mark.skipif(importlib.util.find_spec("litestar") is None, reason="requirements-matrix.lock is not installed")
-def test_litestar_service_publishes_with_the_commit(tmp_path: Path) -> None:
-    url = f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}"
-    command = [sys.executable, "-m", "examples.litestar_orders", url, str(tmp_path), "--port", "0"]
+def publishes_two_messages_or_none(module: str, url: str, folder: Path) -> None:
+    """An example that is a web service pays two orders and refuses to pay one again; each payment has its messages."""
+    command = [sys.executable, "-m", f"examples.{module}", url, str(folder), "--port", "0"]
     with running(command, ROOT) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
@@ -225,11 +202,26 @@ def test_litestar_service_publishes_with_the_commit(tmp_path: Path) -> None:
         assert len(post(f"{address}/orders/2/payment")["message_id"]) == 32
         with urllib.request.urlopen(f"{address}/orders", timeout=30) as response:
             assert json.load(response) == [1, 2]
-    found = published(tmp_path / "orders.store")
+    found = published(folder / "orders.store")
     assert {topic: sorted(bodies) for topic, bodies in found.items()} == {
         "orders": [b"1", b"2"],
         "receipts": [b"1", b"2"],
     }
+
+
+@pytest.mark.skipif(importlib.util.find_spec("flask") is None, reason="requirements-dev.lock is not installed")
+@pytest.mark.parametrize("server", ["sqlite", "postgres"])
+def test_flask_app_publishes_with_the_commit(server: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    if server == "postgres":
+        url = request.getfixturevalue("shop").replace("postgresql://", "postgresql+psycopg://")
+    publishes_two_messages_or_none("flask_orders", url, tmp_path)
+
+
+@pytest.mark.matrix
+@pytest.mark.skipif(importlib.util.find_spec("litestar") is None, reason="requirements-matrix.lock is not installed")
+def test_litestar_service_publishes_with_the_commit(tmp_path: Path) -> None:
+    publishes_two_messages_or_none("litestar_orders", f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}", tmp_path)
 
 
 @pytest.mark.matrix
