@@ -1911,6 +1911,9 @@ class RemotingServer:
         Raises InvalidOptionError for an invalid address or certificate, StoreIOError for an address in use or not
         available.
         """
+    @staticmethod
+    def check_secrets(secrets: _Secrets) -> None:
+        """Raises InvalidOptionError for files with which `start` would fail. Starts nothing."""
     def set_secrets(self, secrets: _Secrets) -> None:
         """Replaces the secrets that are not None. Raises InvalidOptionError; then nothing changes."""
     @property

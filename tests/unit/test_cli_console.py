@@ -150,3 +150,19 @@ def test_options_of_the_server_reach_its_console(path: Path) -> None:
     with serving(path, *options) as (_, addresses):
         page = Browser(addresses["console"]).get("/transactions")
         assert "Commit" in Browser(addresses["console"]).get(page.link(page.rows[0][0])).links
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("foo://x", "a database cannot be opened from a URL with foo://"),
+        ("postgresql+asyncpg://me:hidden@host/shop", "from a URL with postgresql+asyncpg://"),
+        ("mysql+foo://me:hidden@host/shop", "SQLAlchemy knows no such URL: mysql+foo://"),
+        ("mysql+pymysql://me:hidden@host:port/shop", "SQLAlchemy knows no such URL: mysql+pymysql://"),
+        (":memory:", "a SQLite database in memory exists for one connection only"),
+    ],
+)
+def test_database_that_can_never_be_opened_is_refused_first(tmp_path: Path, run: Run, url: str, says: str) -> None:
+    code, told, error = run("console", tmp_path / "missing.store", "--database", url)
+    assert (code, told, says in error, "hint: " in error) == (2, "", True, True), error
+    assert "hidden" not in error

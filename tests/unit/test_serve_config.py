@@ -5,7 +5,6 @@ default; a wrong name or value is an error that names its source, before a store
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -86,6 +85,7 @@ def test_the_file_on_the_page_is_accepted(tmp_path: Path) -> None:
         ("memory_max = true\n", ["memory_max", "True", "number"]),
         ("auto_create_subscription_group = 1\n", ["auto_create_subscription_group", "1", "true or false"]),
         ("listen = \n", ["serve.toml", "line 1"]),
+        ('log = "xml"\n', ["serve.toml", "log", "'xml'", "text or json"]),
     ],
 )
 def test_a_wrong_file_is_an_error_that_names_it(tmp_path: Path, text: str, what: list[str]) -> None:
@@ -117,32 +117,3 @@ def test_a_wrong_variable_is_an_error_that_names_it(variables: dict[str, str], w
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidOptionError, match=r"missing\.toml"):
         read_configuration(tmp_path / "missing.toml", {}, {})
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--replica-ack", "paper"],
-        ["--replicas-required", "0"],
-        ["--tls", "sometimes"],
-        ["--tls-cert", "missing.pem", "--tls-key", "missing.pem"],
-        ["--accounts", "missing.toml"],
-        ["--listen", "0.0.0.0:10911"],
-        ["--listen", "nowhere"],
-        ["--listen", "127.0.0.1:99999"],
-        ["--name-server", "nowhere"],
-        ["--metrics", "nowhere"],
-        ["--advertise", "nowhere"],
-        ["--replica-of", "nowhere"],
-        ["--listen", "none", "--name-server", "none"],
-        ["--set", "flush_disk_type=SOMETIMES"],
-        ["--config", "missing.toml"],
-    ],
-)
-def test_a_wrong_option_makes_no_store(tmp_path: Path, options: list[str]) -> None:
-    store = tmp_path / "store"
-    ended = subprocess.run([*_ENTRY, str(store), *options], capture_output=True, text=True, cwd=tmp_path)
-    assert ended.returncode != 0
-    assert "Traceback" not in ended.stderr
-    assert options[0].lstrip("-") in ended.stderr.replace("_", "-") or options[1].partition("=")[2] in ended.stderr
-    assert not store.exists()

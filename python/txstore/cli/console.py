@@ -31,7 +31,7 @@ from txstore.database import Database
 from txstore.errors import BrokerUnreachableError, InvalidOptionError, TxStoreError
 from txstore.inspection.opening import demand, reading_broker, writing_broker
 from txstore.server.config import ServerConfig
-from txstore.server.console import start_console
+from txstore.server.console import check_console_packages, start_console
 from txstore.server.secrets import Account, TlsFiles, accounts_version, read_accounts
 
 __all__ = ["app"]
@@ -62,15 +62,19 @@ def console(
 ) -> None:
     """Show a store in a browser. Stop it with Ctrl-C."""
     check_address(listen, actions=actions, has_accounts=accounts is not None, option="listen", actions_option="actions")
-    TlsFiles.read(tls_cert, tls_key, None, "enforcing", 1.0)  # Raises InvalidOptionError, before anything is opened.
+    # These raise InvalidOptionError, before anything is opened.
+    check_console_packages()
+    TlsFiles.read(tls_cert, tls_key, None, "enforcing", 1.0)
+    outboxes = {url: Database(url) for url in databases or []}
+    known = Accounts(accounts)
     log_to_stderr("text")
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     options = ServerConfig(console_actions=actions, tls_cert=tls_cert, tls_key=tls_key)
     with ExitStack() as opened:
-        call = _with_outboxes(_calls(path, opened), {url: Database(url) for url in databases or []})
-        shown = start_console(listen, options, call, Accounts(accounts))
+        call = _with_outboxes(_calls(path, opened), outboxes)
+        shown = start_console(listen, options, call, known)
         opened.callback(shown.close)
         typer.echo(f"{'console':<12} {shown.address}")
         stopped.wait()

@@ -30,8 +30,10 @@ from txstore.cli.exit_codes import exit_code
 from txstore.cli.flags import flags_of, in_flags
 from txstore.cli.output import printable
 
-__all__ = ["errors_logged", "log_to_stderr", "usage_errors_logged"]
+__all__ = ["FORMS", "errors_logged", "log_to_stderr", "usage_errors_logged"]
 
+FORMS = ("text", "json")
+"""Of a log."""
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _log = logging.getLogger("txstore.serve")
 
@@ -42,12 +44,15 @@ _PERIOD_SECONDS = 10.0
 
 
 def log_to_stderr(form: str) -> None:
-    """Sets up logging in the form `text` or `json`. Raises InvalidOptionError for any other form."""
-    if form not in ("text", "json"):
-        raise errors.InvalidOptionError(f"--log must be text or json, got {form!r}", option="log")
+    """Sets up logging in the form `text` or `json`, again if need be. Raises InvalidOptionError for any other form."""
+    if form not in FORMS:
+        raise errors.InvalidOptionError(f"--log must be {' or '.join(FORMS)}, got {form!r}", option="log")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines() if form == "json" else _TextLines("%(asctime)s %(levelname)-7s %(message)s"))
     handler.addFilter(_LineLimit())
+    root = logging.getLogger()
+    for before in [one for one in root.handlers if isinstance(one.formatter, _JsonLines | _TextLines)]:
+        root.removeHandler(before)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # The console's own lines say the same.
     logging.captureWarnings(True)

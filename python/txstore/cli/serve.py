@@ -164,6 +164,8 @@ def serve(
     freed_memory = FreedMemory()
     with errors_logged(form, app):
         chosen = read_configuration(config, os.environ, given, settings or [])
+    log_to_stderr(chosen.log)  # A file may say it.
+    with errors_logged(chosen.log, app):
         _serve(path, chosen, freed_memory)
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from txstore import BrokerConfig, ServerConfig
+from txstore.cli.logs import FORMS
 from txstore.errors import InvalidOptionError
 
 __all__ = ["CONFIG_VARIABLE", "VARIABLES", "Configuration", "read_configuration"]
@@ -99,6 +100,8 @@ def _from_toml(name: str, value: object, path: Path) -> object:
     accepted = (int, float) if kind is float else (kind,)
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         raise _wrong(f"config: {path}: {name}", kind, value, name)
+    if name == "log" and value not in FORMS:
+        raise InvalidOptionError(f"config: {path}: log must be {' or '.join(FORMS)}, got {value!r}", option=name)
     return _none_or(name, value)
 
 

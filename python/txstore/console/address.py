@@ -22,7 +22,7 @@ def check_address(
     host, _ = host_and_port(address, option)
     if actions and not has_accounts and not _is_loopback(host):
         raise InvalidOptionError(
-            f"{option} {address} is reached by other machines, and without accounts each of them could act\n"
+            f"{option}={address!r} is reached by other machines, and without accounts each of them could act\n"
             f"hint: pass accounts, or use 127.0.0.1, or leave out {actions_option}",
             option=actions_option,
         )

@@ -34,6 +34,7 @@ _ADAPTERS = {"sqlite3": "sqlite", "_sqlite3": "sqlite"} | {
     name: name for name in ("aiosqlite", "asyncpg", "django", "psycopg", "sqlalchemy")
 }
 _MARIADB = ("mariadb", "mysql")
+_POSTGRESQL = ("postgresql", "postgres")
 _FOUND: dict[type, Any] = {}  # Looking up an adapter takes as long as a small statement.
 _HINT = "a connection of sqlite3, aiosqlite, psycopg, asyncpg, Django or SQLAlchemy, or a SQLAlchemy session"
 Source = Any
@@ -126,6 +127,8 @@ def must_be_source(source: Source) -> None:
                 "hint: a file; in tests, one in a temporary folder",
                 option="database",
             )
+        if isinstance(source, str) and "://" in source:
+            _must_be_known(source.split("://")[0])
         return
     adapter = _adapter_of(type(source))
     if adapter is not None and adapter.is_source(source):
@@ -140,18 +143,36 @@ def must_be_source(source: Source) -> None:
     )
 
 
+def _must_be_known(scheme: str) -> None:
+    """Raises InvalidOptionError for a URL from which no database can be opened."""
+    if scheme not in ("file", *_POSTGRESQL) and scheme.partition("+")[0] not in _MARIADB:
+        raise InvalidOptionError(
+            f"a database cannot be opened from a URL with {scheme}://\n"
+            "hint: postgresql://… (psycopg), mysql+pymysql://… or the path of a SQLite file; for other drivers, pass a "
+            "SQLAlchemy engine to Database",
+            option="database",
+        )
+
+
 def with_engine(source: Source) -> Source:
     """Returns SQLAlchemy's engine for a URL of MariaDB, without a pool; other sources unchanged."""
     if isinstance(source, str) and "://" in source and re.split(r"[+:]", source, maxsplit=1)[0] in _MARIADB:
-        module: Any = importlib.import_module("txstore.database.sqlalchemy")
-        return module.engine_of(source)
+        try:
+            module: Any = importlib.import_module("txstore.database.sqlalchemy")
+            return module.engine_of(source)
+        except ModuleNotFoundError as error:
+            raise InvalidOptionError(
+                f"{source.split('://')[0]}:// needs {error.name}, which is not installed\n"
+                "hint: pip install sqlalchemy pymysql, and use mysql+pymysql://…",
+                option="database",
+            ) from error
     return source
 
 
 async def open_handle(source: Source, *, make: bool = False, keep: bool = False) -> Handle:
     """Opens a new connection; with `make`, creates a missing SQLite file. One to `keep` is not of the user's
     pool."""
-    if isinstance(source, str) and source.split("://")[0] in ("postgresql", "postgres"):
+    if isinstance(source, str) and source.split("://")[0] in _POSTGRESQL:
         return await _opened("psycopg", source)
     if isinstance(source, (str, os.PathLike)):
         return await _opened("sqlite", os.fspath(source), make)

@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine, NullPool, TextClause, create_engine, make_url, text
-from sqlalchemy.exc import DBAPIError, IntegrityError, UnboundExecutionError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, UnboundExecutionError
 from sqlalchemy.orm import Session, scoped_session
 
 from txstore.database.session import Handle, refused
@@ -365,8 +365,18 @@ def is_source(source: Any) -> bool:
 
 
 def engine_of(url: str) -> Any:
-    """Returns an engine for a URL, an AsyncEngine if its driver is async. It keeps no connections."""
-    if make_url(url).get_dialect().is_async:
+    """Returns an engine for a URL, an AsyncEngine if its driver is async. It keeps no connections.
+
+    Raises InvalidOptionError for a URL that SQLAlchemy does not know.
+    """
+    try:
+        is_async = make_url(url).get_dialect().is_async
+    except (ArgumentError, ValueError):  # Their text contains the password.
+        raise InvalidOptionError(
+            f"SQLAlchemy knows no such URL: {url.split('://')[0]}://…\nhint: mysql+pymysql://USER:PASSWORD@HOST:PORT/NAME",
+            option="database",
+        ) from None
+    if is_async:
         from sqlalchemy.ext.asyncio import create_async_engine
 
         return create_async_engine(url, poolclass=NullPool)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from txstore.console.listener import Console
 
-__all__ = ["ConsoleOptions", "start_console"]
+__all__ = ["ConsoleOptions", "check_console_packages", "start_console"]
 
 
 class ConsoleOptions(Protocol):
@@ -33,6 +33,19 @@ class ConsoleOptions(Protocol):
     def tls_ca(self) -> "str | PathLike[str] | None": ...
 
 
+def check_console_packages() -> None:
+    """Raises InvalidOptionError if a package of the console is missing."""
+    try:
+        import txstore.console.listener  # noqa: F401  # It imports all of them.
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("txstore"):
+            raise
+        raise InvalidOptionError(
+            f"the console needs {error.name}, which is not installed\nhint: pip install 'txstore[console]'",
+            option="console",
+        ) from None
+
+
 def start_console(
     address: str,
     options: ConsoleOptions,
@@ -43,15 +56,9 @@ def start_console(
 
     Raises InvalidOptionError without the console's packages, and as `Console` does; StoreIOError.
     """
-    try:
-        from txstore.console.listener import Certificates, Console
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("txstore"):
-            raise
-        raise InvalidOptionError(
-            f"the console needs {error.name}, which is not installed\nhint: pip install 'txstore[console]'",
-            option="console",
-        ) from None
+    check_console_packages()
+    from txstore.console.listener import Certificates, Console
+
     certificates = None
     if options.tls_cert is not None and options.tls_key is not None:
         certificates = Certificates(options.tls_cert, options.tls_key, options.tls_ca)

@@ -22,7 +22,7 @@ from txstore.server.config import ServerConfig
 from txstore.server.file_handles import connections_within_limit
 from txstore.server.secrets import Secrets, TlsFiles, read_accounts
 
-__all__ = ["Addresses", "GrpcFacts", "clear", "fields_of", "grpc_facts", "listen", "secrets_of", "warn"]
+__all__ = ["Addresses", "GrpcFacts", "check_socket", "clear", "fields_of", "grpc_facts", "listen", "secrets_of", "warn"]
 
 _log = logging.getLogger("txstore.remoting")
 
@@ -113,19 +113,25 @@ def warn(config: Addresses, secrets: Secrets) -> None:
 
 
 def clear(path: Path) -> None:
-    """Removes the socket of a killed server. Raises StoreIOError if a process listens there or it is not a socket."""
+    """Removes the socket of a killed server. Raises as `check_socket` does."""
+    if check_socket(path):
+        path.unlink()
+
+
+def check_socket(path: Path) -> bool:
+    """Returns whether a killed server has left its socket there. Raises StoreIOError if a process listens there, or the
+    file is not a socket."""
     try:
         kind = path.lstat().st_mode
     except FileNotFoundError:
-        return
+        return False
     if not stat.S_ISSOCK(kind):
         raise StoreIOError(f"{path} exists and is not a socket\nhint: use another file for the socket")
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(os.fspath(path))
         except ConnectionRefusedError:
-            path.unlink()
-            return
+            return True
         except OSError as error:
             raise StoreIOError(f"{path} cannot be used: {error}\nhint: use another file for the socket") from error
     raise StoreIOError(f"{path} is in use by another process\nhint: stop it, or use another file for the socket")

@@ -23,7 +23,8 @@ from txstore.config import BrokerConfig
 from txstore.errors import BrokerUnreachableError, InvalidOptionError, ReadOnlyError, TxStoreError
 from txstore.server.config import BROKER_ADDRESS, ServeOptions, ServerConfig
 from txstore.server.epochs import Epochs, epochs_of
-from txstore.server.listening import fields_of, secrets_of
+from txstore.server.listening import fields_of
+from txstore.server.preflight import check_machine
 from txstore.server.replication import Replica, Source
 from txstore.server.server import Server
 from txstore.server.validation import check_options
@@ -68,7 +69,7 @@ def serve(
     # Offset message ids contain the address at which clients can query the message.
     opening: dict[str, Any] = {"broker_host": host, "broker_port": port} | given
     chosen = BrokerConfig.from_options(opening, broker_config)
-    secrets_of(settings)  # Before anything is created.
+    check_machine(settings, store)
     opener = Opening(store, settings, chosen)
     broker, replica = opener.open()
     try:

@@ -11,7 +11,7 @@ from typing import Protocol
 from txstore._native import Store
 from txstore.errors import InvalidOptionError
 
-__all__ = ["ServerSpans", "start_spans"]
+__all__ = ["ServerSpans", "check_span_packages", "start_spans"]
 
 
 class ServerSpans(Protocol):
@@ -20,14 +20,21 @@ class ServerSpans(Protocol):
     def stop(self) -> None: ...
 
 
-def start_spans(store: Store) -> ServerSpans:
-    """Begins at the store's visible end. Raises InvalidOptionError without OpenTelemetry."""
+def check_span_packages() -> None:
+    """Raises InvalidOptionError without OpenTelemetry."""
     try:
-        from txstore.otel.log_spans import LogSpans
+        import txstore.otel.log_spans  # noqa: F401  # It imports what the spans need.
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("txstore"):
             raise
         raise InvalidOptionError(
             f"otel needs {error.name}, which is not installed\nhint: pip install 'txstore[otel]'", option="otel"
         ) from None
+
+
+def start_spans(store: Store) -> ServerSpans:
+    """Begins at the store's visible end. Raises InvalidOptionError without OpenTelemetry."""
+    check_span_packages()
+    from txstore.otel.log_spans import LogSpans
+
     return LogSpans(store)

@@ -17,6 +17,7 @@ __all__ = ["check_options"]
 _PORT_MAX = 65_535
 _COPIES_MAX = 16
 _THREADS_MAX = 256
+_SECONDS_MAX = 1_000_000_000
 _COUNTS = {
     "io_threads": (1, _THREADS_MAX),
     "connections_max": (1, 1 << 20),
@@ -45,12 +46,14 @@ def check_options(options: Mapping[str, object], *, listening: bool = True) -> N
         raise InvalidOptionError("no address to listen at\nhint: pass listen, grpc or unix", option="listen")
     for name in ("listen", "name_server", "grpc"):
         _check_address(name, options[name], numeric=True)
-    for name in ("metrics", "advertise", "replica_of"):
-        _check_address(name, options[name], numeric=False)
+    _check_address("metrics", options["metrics"], numeric=False)
+    for name in ("advertise", "replica_of"):
+        _check_address(name, options[name], numeric=False, least=1)
+    _check_reachable(options["advertise"])
     _check_console(options["console"], options["console_actions"], options["accounts"])
     if options["advertise"] is None and listen is not None and _is_any(listen):
         raise InvalidOptionError(
-            f"listen {listen} accepts all addresses, so clients need one to connect to\n"
+            f"listen={listen!r} accepts all addresses, so clients need one to connect to\n"
             "hint: pass advertise='HOST:PORT', where they reach this machine",
             option="advertise",
         )
@@ -63,13 +66,13 @@ def check_options(options: Mapping[str, object], *, listening: bool = True) -> N
         raise InvalidOptionError(text, option="replica_ack")
 
 
-def _check_address(name: str, address: object, *, numeric: bool) -> None:
+def _check_address(name: str, address: object, *, numeric: bool, least: int = 0) -> None:
     if address is None:
         return
     host, port = _split(address)
-    if not host or not (port.isascii() and port.isdigit() and int(port) <= _PORT_MAX):
+    if not host or not (port.isascii() and port.isdigit() and least <= int(port) <= _PORT_MAX):
         raise InvalidOptionError(
-            f"{name} must be HOST:PORT with a port from 0 to {_PORT_MAX}, got {address!r}\nhint: 127.0.0.1:10911",
+            f"{name} must be HOST:PORT with a port from {least} to {_PORT_MAX}, got {address!r}\nhint: 127.0.0.1:10911",
             option=name,
         )
     if numeric:
@@ -80,6 +83,15 @@ def _check_address(name: str, address: object, *, numeric: bool) -> None:
                 f"{name} must have a numeric host, got {address!r}\nhint: 127.0.0.1:{port}; 0.0.0.0:{port} accepts all",
                 option=name,
             ) from None
+
+
+def _check_reachable(advertise: object) -> None:
+    if advertise is not None and _is_any(advertise):
+        raise InvalidOptionError(
+            f"advertise must be an address to which clients can connect, got {advertise!r}\n"
+            "hint: the name or the address of this machine, as clients know it",
+            option="advertise",
+        )
 
 
 def _check_console(address: object, actions: object, accounts: object) -> None:
@@ -98,7 +110,10 @@ def _split(address: object) -> tuple[str, str]:
 
 
 def _is_any(address: object) -> bool:
-    return ipaddress.ip_address(_split(address)[0]).is_unspecified
+    try:
+        return ipaddress.ip_address(_split(address)[0]).is_unspecified
+    except ValueError:
+        return False  # A name.
 
 
 def _check_count(name: str, value: object, least: int, most: int) -> None:
@@ -108,5 +123,5 @@ def _check_count(name: str, value: object, least: int, most: int) -> None:
 
 def _check_seconds(name: str, value: object) -> None:
     # NaN is neither.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise InvalidOptionError(f"{name}: expected a finite number of seconds, 0 or more, got {value!r}", option=name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _SECONDS_MAX:
+        raise InvalidOptionError(f"{name} must be 0 to {_SECONDS_MAX:,} seconds, got {value!r}", option=name)

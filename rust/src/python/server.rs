@@ -29,7 +29,7 @@ use crate::server::local;
 use crate::server::options::GrpcOptions;
 use crate::server::pop::source::Progress;
 use crate::server::tables::{GroupEntry, Subscription};
-use crate::server::tls::TlsOptions;
+use crate::server::tls::{self, TlsOptions};
 use crate::server::traffic::{Kind, SIZE_BOUNDS};
 use crate::transaction::HalfFacts;
 
@@ -227,6 +227,12 @@ impl RemotingServer {
         let store = Arc::clone(&store.get().store);
         let server = detached(py, || Server::start(store, &options))?;
         Ok(Self { server, opaque: AtomicI32::new(0) })
+    }
+
+    #[staticmethod]
+    fn check_secrets(py: Python<'_>, secrets: Secrets) -> PyResult<()> {
+        let (tls, _) = secrets.split().or_raise(py)?;
+        tls.as_ref().map_or(Ok(()), tls::check).or_raise(py)
     }
 
     fn set_secrets(&self, py: Python<'_>, secrets: Secrets) -> PyResult<()> {

@@ -58,6 +58,11 @@ impl fmt::Debug for Tls {
     }
 }
 
+/// Tells whether a server can start with these files. Fails with `InvalidOption`, which names the option.
+pub fn check(options: &TlsOptions) -> Result<()> {
+    Tls::new(options).map(drop)
+}
+
 /// The protocol of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
