@@ -1,7 +1,8 @@
-"""Makes the pictures of the documentation from the real program: pages of the console, `txstore top`, `make demo`.
+"""Makes the pictures of the documentation from the real program: pages of the console, `txstore top`, `make demo`, and
+the page of the transaction report by Spark.
 
-In:     Chromium, by Playwright; a pseudo-terminal.
-Out:    `console_overview.png`, `console_transaction.png`, `top.svg` and `demo.svg` in docs/assets.
+In:     Chromium, by Playwright; a pseudo-terminal; Java for Spark.
+Out:    `console_overview.png`, `console_transaction.png`, `report.png`, `top.svg` and `demo.svg` in docs/assets.
 Always: what is pictured runs as a user runs it. Times, ids and rates differ from run to run.
 
 `python -m website.pictures [NAME …] [--to FOLDER]` makes all, or those that are named. `demo.svg` is a recording, which
@@ -13,7 +14,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import html
+import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -23,18 +26,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyte
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 from pyte.screens import Char
 
 import txstore
 from tests.unit.terminal import Terminal
 from txstore import LocalTransactionState, Message, ServerConfig, TransactionMessage
 
-ASSETS = Path(__file__).resolve().parents[1] / "docs" / "assets"
+ROOT = Path(__file__).resolve().parents[1]
+ASSETS = ROOT / "docs" / "assets"
 TXSTORE = [sys.executable, "-m", "txstore.cli.main"]
 SOON = txstore.BrokerConfig(transaction_timeout=0.2, transaction_check_interval=1.0)
 _WAIT_SECONDS = 60.0
 _ORDERS = 240
+_REPORTED = 20_000
 _PROOF = "exactly the paid orders have a message"
 
 
@@ -91,21 +96,45 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def take_console(folder: Path) -> None:
-    """Pictures the overview and the page of the pending transaction."""
+@contextmanager
+def tab_of(width: int, height: int) -> Iterator[Page]:
+    """A tab of Chromium."""
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if path is None:
         sys.exit("there is no Chromium\nhint: apt-get install chromium")
-    with shop() as server, sync_playwright() as started:
+    with sync_playwright() as started:
         browser = started.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        tab = browser.new_page(viewport={"width": 1100, "height": 640}, color_scheme="light")
+        tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme="light")
         tab.set_default_timeout(_WAIT_SECONDS * 1000)
+        yield tab
+        browser.close()
+
+
+def take_console(folder: Path) -> None:
+    """Pictures the overview and the page of the pending transaction."""
+    with shop() as server, tab_of(width=1100, height=640) as tab:
         name = server.broker.transactions()[0].transaction_id
         tab.goto(f"{server.console}/transaction?id={name}")
         tab.screenshot(path=folder / "console_transaction.png", full_page=True)
         until(lambda: tab.goto(f"{server.console}/") is not None and tab.locator("svg.past").count() > 2)
         tab.screenshot(path=folder / "console_overview.png", full_page=True)
-        browser.close()
+
+
+def take_report(folder: Path) -> None:
+    """Pictures the beginning of the page that the Spark job writes about 20,000 transactions."""
+    with tempfile.TemporaryDirectory() as made, tab_of(width=1100, height=900) as tab:
+        store, report, bin_folder = f"{made}/orders.store", f"{made}/report", Path(sys.executable).parent
+        simulated = [sys.executable, "spark/simulate_transactions.py", store, "--transactions", str(_REPORTED)]
+        subprocess.run(simulated, cwd=ROOT, check=True)
+        settings = {"spark.log.level": "ERROR", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "8"}
+        submitted = [str(bin_folder / "spark-submit"), "--master", "local[*]"]
+        submitted += [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+        submitted += ["spark/transaction_report.py", store, report, "--pending-after-minutes", "0"]
+        path = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
+        variables = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PATH": path}
+        subprocess.run(submitted, cwd=ROOT, env=os.environ | variables, check=True)
+        tab.goto((Path(report) / "report.html").as_uri())
+        tab.screenshot(path=folder / "report.png")
 
 
 def take_top(folder: Path) -> None:
@@ -250,7 +279,12 @@ def _drawn(frame: Frame, end: float, whole: float, *, is_last: bool) -> str:
     return f'<g class="frame{" last" if is_last else ""}" visibility="hidden">{shown}{"".join(lines)}</g>\n'
 
 
-PICTURES: dict[str, Callable[[Path], None]] = {"console": take_console, "top": take_top, "demo": take_demo}
+PICTURES: dict[str, Callable[[Path], None]] = {
+    "console": take_console,
+    "report": take_report,
+    "top": take_top,
+    "demo": take_demo,
+}
 
 
 def main() -> None:

@@ -39,6 +39,7 @@ PUBLIC = [
 ]
 PICTURES = {
     "console": {"console_overview.png", "console_transaction.png"},
+    "report": {"report.png"},
     "top": {"top.svg"},
     "demo": {"demo.svg"},
 }
@@ -209,6 +210,8 @@ def test_pictures_are_made_from_the_program(tmp_path: Path, name: str, made: set
     pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
     if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
         pytest.skip("there is no Chromium: apt-get install chromium")
+    if name == "report" and shutil.which("java") is None:
+        pytest.skip("there is no Java, which Spark needs")
     command = [sys.executable, "-m", "website.pictures", name, "--to", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, timeout=600)
     assert {file.name for file in tmp_path.iterdir()} == made
