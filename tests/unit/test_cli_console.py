@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from tests.unit.conftest import SMALL, Run, Scripted, bodies
 from tests.unit.test_cli_serve import serving
 from tests.unit.test_console_actions import begin, press
 from txstore import Message, ServerConfig
+from txstore.cli.console import StoreCalls
 from txstore.database import Database
 from txstore.transaction_state import TransactionState
 
@@ -68,6 +69,13 @@ def test_store_without_a_program_is_read_and_opened_for_an_action(path: Path) ->
         assert len(browser.get("/messages?topic=orders").rows) == 2
         with txstore.open(path) as broker:  # Nothing holds the store between actions.
             assert broker.transaction(row[0]).state is TransactionState.COMMITTED
+
+
+def test_call_does_not_wait_for_a_program_that_is_not_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To connect waits for seconds, in case one starts; a page makes several calls."""
+    monkeypatch.setattr("txstore.cli.console.connect", lambda address: pytest.fail(f"connects to {address}"))
+    with ExitStack() as opened:
+        assert StoreCalls(str(path), opened)("overview").pending == 1
 
 
 def test_program_that_has_the_store_open_answers(path: Path, scripted: type[Scripted]) -> None:

@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
+from txstore.broker import local_socket
 from txstore.broker.operations import OutboxFacts
 from txstore.cli.arguments import StoreTarget, noun
 from txstore.cli.logs import log_to_stderr
@@ -143,6 +144,8 @@ class StoreCalls:
         """Returns the calls of the program that has the store open; None if there is none."""
         with self._lock:
             if self._remote is None:
+                if not _listens(self._path):
+                    return None
                 try:
                     remote = connect(f"store:{self._path}")
                     remote.stat()
@@ -157,6 +160,17 @@ class StoreCalls:
             if self._reader is None:
                 self._reader = calls_of(self._opened.enter_context(reading_broker(self._path)))
             return self._reader
+
+
+def _listens(path: str) -> bool:
+    """Whether a program listens at the store's socket. Never waits; `connect` does, as one may start."""
+    try:
+        local_socket.connect(path).close()
+    except BlockingIOError:
+        return True  # So many clients wait there.
+    except OSError:
+        return False
+    return True
 
 
 def _with_outboxes(call: Call, databases: Mapping[str, Database]) -> Call:
