@@ -292,7 +292,7 @@ def _suspicions(log_first: int, now_ms: int, pending_after_ms: int) -> list[Susp
         ),
         Suspicion(
             "Discarded",
-            "checked too often or too old: TRANS_CHECK_MAX_TIME_TOPIC keeps the message; `txstore tx resume` makes it "
+            "checked too often or too old: TRANS_CHECK_MAX_TIME_TOPIC keeps the message; txstore tx resume makes it "
             "pending again",
             "state = 'discarded'",
         ),
