@@ -1,5 +1,6 @@
 //! Snapshots: any bytes, also with the CRC that they should have; what is read is written and read again.
 
+use txstore::index::timed::Waiting;
 use txstore::recovery::snapshot::Snapshot;
 use txstore::transaction::table::Table;
 
@@ -27,7 +28,15 @@ pub fn run(input: &[u8]) {
 }
 
 fn empty() -> Snapshot {
-    Snapshot { position: 0, anchor: None, newest_store_ms: 0, queues: Vec::new(), index: None, table: Table::new(0) }
+    Snapshot {
+        position: 0,
+        anchor: None,
+        newest_store_ms: 0,
+        queues: Vec::new(),
+        index: None,
+        table: Table::new(0),
+        timed: Waiting::default(),
+    }
 }
 
 /// CRC-32 as `java.util.zip.CRC32` computes it: the engine's own is masked for records.

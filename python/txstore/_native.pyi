@@ -34,6 +34,7 @@ RETRY_PREFIX: Final[str]
 SCHEDULE_TOPIC: Final[str]
 SYSTEM_GROUP_PREFIX: Final[str]
 TEMPLATE_TOPIC: Final[str]
+TIMED_TOPIC: Final[str]
 TRANSACTION_GROUP: Final[str]
 GROUP_BYTES_MAX: Final[int]
 RETRY_TOPIC_BYTES_MAX: Final[int]
@@ -45,9 +46,10 @@ class Message:
 
     `body`: at least 1 byte; the store refuses more than its `max_message_size` (4 MiB). `keys`: words without spaces; a
     str is one key or several separated by spaces. `properties`: the application's own names and values. `delay_level`:
-    0 (at once) to 18. `message_group`: messages of one group go to one queue, in order.
+    0 (at once) to 18. `deliver_at`: an aware datetime, which a delay level excludes; one that has passed means at once.
+    `message_group`: messages of one group go to one queue, in order.
 
-    Raises InvalidMessageError (empty body, empty name or value, \\x00 \\x01 \\x02 in a name or value, reserved property
+    Raises InvalidMessageError (empty body, no time zone, empty name or value, \\x00 \\x01 \\x02 in a name or value, reserved property
     name, properties too long) and InvalidNameError (topic).
     """
 
@@ -61,6 +63,7 @@ class Message:
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
         delay_level: int = 0,
+        deliver_at: datetime | None = None,
         message_group: str | None = None,
     ) -> Message: ...
     @classmethod
@@ -75,6 +78,7 @@ class Message:
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
         delay_level: int = 0,
+        deliver_at: datetime | None = None,
         message_group: str | None = None,
     ) -> Message:
         """Creates a message whose body is the value, as JSON or by another `serializer`; `value` decodes it again.
@@ -111,16 +115,19 @@ class Message:
     def delay_level(self) -> int:
         """RocketMQ's delay level: 0 (none) to 18."""
     @property
+    def deliver_at(self) -> datetime | None:
+        """When the message is delivered, in UTC; None for at once or by a delay level."""
+    @property
     def message_group(self) -> str | None:
         """The name whose messages go to one queue, in order; None without one."""
     @property
     def turn_topic(self) -> str | None:
-        """The topic, if its queues take this message in turn; None with a message group or a delay level."""
+        """The topic, if its queues take this message in turn; None with a message group, a delay level or a time."""
     @property
     def transaction_id(self) -> str | None:
         """The unique id, in the copy that a local transaction gets; None before."""
     def replace(self, *, delay_level: int) -> Message:
-        """Returns a copy with another delay level."""
+        """Returns a copy with another delay level. A level above 0 replaces the time of delivery."""
     def with_transaction_id(self, transaction_id: str) -> Message:
         """Returns a copy with the id of its transaction."""
     def __eq__(self, other: object, /) -> bool: ...
@@ -152,6 +159,9 @@ class OutboxRow:
     @property
     def delay_level(self) -> int:
         """RocketMQ's delay level: 0 (none) to 18."""
+    @property
+    def deliver_at(self) -> datetime | None:
+        """When the message is delivered, in UTC; None for at once or by a delay level."""
     @property
     def queue_id(self) -> int | None:
         """The queue's number in the topic; None if it is chosen when the row is forwarded."""
@@ -193,6 +203,9 @@ class SendResult:
     @property
     def transaction_id(self) -> str | None:
         """The transaction's id for a half message; otherwise None."""
+    @property
+    def recall_handle(self) -> str | None:
+        """The handle with which the message can be recalled while it waits for its time; None if it does not wait."""
 
 @final
 class EndResult:
@@ -506,7 +519,7 @@ class LogFile:
         """Time since the record after its newest one was stored. A jump of the wall clock does not make it older."""
     @property
     def held(self) -> bool:
-        """Whether this file or an earlier one has a half of a pending transaction or a waiting delayed message."""
+        """Whether this file or an earlier one has a half of a pending transaction, or a waiting delayed or timed message."""
     @property
     def unread(self) -> bool:
         """Whether this file or an earlier one has a message that a group of its topic has not acknowledged.
@@ -689,6 +702,8 @@ class Store:
         transaction_timeout_ms: int = 6000,
         reject_late_end: bool = False,
         pending_transactions_max: int = 10000000,
+        timer_max_delay_sec: int = 259200,
+        timed_messages_max: int = 10000000,
         broker_host: str = "127.0.0.1",
         broker_port: int = 10911,
     ) -> Store:
@@ -913,17 +928,25 @@ class Store:
     def write_offsets(self) -> None:
         """Writes consumerOffset.json and delayOffset.json if an offset changed, with the progress of transactions."""
     def deliver_delayed(self, max_messages: int = 256) -> tuple[int, list[str], int | None]:
-        """Delivers due delayed messages in one write.
+        """Delivers due messages: those with a delay level in one write, those with a time of their own in another.
 
         Returns how many; what was skipped because it could not be delivered, with reasons; and the milliseconds until
         the next is due, None if none waits.
+        """
+    def timed_messages(self) -> int:
+        """Returns how many messages wait for their own time."""
+    def recall(self, handle: str) -> str:
+        """Ends the wait of the message that a recall handle names, so that it is never delivered; durable when it returns.
+
+        Returns its unique id. Raises InvalidMessageError for another text, MessageNotFoundError if no such message
+        waits, ReadOnlyError, OSErrors.
         """
     def log_files(self, limit: int) -> list[LogFile]:
         """Returns facts about the first files of the log, at most `limit`, without the one that is being written."""
     def remove_log_files(self, below: int, *, keep_unread: bool) -> Expired:
         """Removes the files of the log that end at or below `below`, oldest first, and what is derived from them.
 
-        Stops at a file with a pending transaction or a waiting delayed message, with `keep_unread` also at one with a
+        Stops at a file with a pending transaction or a waiting delayed or timed message, with `keep_unread` also at one with a
         message that a group of its topic has not acknowledged, and before the file that is being written. Raises
         ReadOnlyError, OSErrors.
         """
@@ -934,7 +957,7 @@ class Store:
         ReadOnlyError, OSErrors.
         """
     def delayed_messages(self, topic: str) -> int:
-        """Returns how many delayed messages wait for a topic, including retries of its messages."""
+        """Returns how many delayed and timed messages wait for a topic, including retries of its messages."""
     def remove_consumer_offsets(self, topic: str, group: str) -> None:
         """Removes a group's offsets in a topic from memory; `write_offsets` writes it to disk. Raises ReadOnlyError."""
     def check_index(self) -> tuple[int, list[str]]:
@@ -1274,6 +1297,9 @@ def log_record(path: str | PathLike[str], at: int) -> RecordName | None:
 
 def log_last_record(path: str | PathLike[str], end: int) -> RecordName | None:
     """Returns the identity of the record before `end`, a record boundary; None if retention has removed it."""
+
+def recall_names(handle: str) -> tuple[str, str]:
+    """Returns the topic and the name of the broker in a recall handle. Raises InvalidMessageError."""
 
 def delay_level_ms(level: int) -> int:
     """Returns the delay of one of RocketMQ's delay levels in ms: 0 for level 0; levels above 18 count as 18."""
@@ -1899,11 +1925,12 @@ class RemotingServer:
         unix: str | PathLike[str] | None = None,
         local: LocalListener | None = None,
         io_threads: int = 2,
+        broker_name: str = "txstore",
         secrets: _Secrets | None = None,
         copies: tuple[int, float, bool] | None = None,
         grpc: _Grpc | None = None,
     ) -> RemotingServer:
-        """Starts to listen. `grpc`: the gRPC protocol, None if it is not served.
+        """Starts to listen. `broker_name`: in recall handles. `grpc`: the gRPC protocol, None if it is not served.
 
         `copies`: how many copies of the log a write needs, how many seconds a client waits for them, and whether they
         must be synced.

@@ -141,6 +141,11 @@ class BrokerConfig:
     """RocketMQ's rule: an end after the message's own immunity time is refused, and a check decides."""
     pending_transactions_max: int = 10_000_000
     """txstore's own: pending transactions at which `prepare` raises TooManyPendingError (1 to 1,000,000,000)."""
+    timer_max_delay_sec: Duration = timedelta(days=3)
+    """How far ahead a message's time (`deliver_at`) may be (timerMaxDelaySec; 1 s to 3,650 days)."""
+    timed_messages_max: int = 10_000_000
+    """txstore's own: messages waiting for their time at which sending another one raises TooManyPendingError (1 to
+    1,000,000,000). Each takes about 30 bytes of memory."""
     auto_create_topic_enable: bool = True
     """Whether sending to an unknown topic creates it (autoCreateTopicEnable)."""
     default_topic_queue_nums: int = 4
@@ -230,6 +235,8 @@ class BrokerOptions(TypedDict, total=False):
     store_bytes_max: int | None
     reject_late_end: bool
     pending_transactions_max: int
+    timer_max_delay_sec: Duration
+    timed_messages_max: int
     auto_create_topic_enable: bool
     default_topic_queue_nums: int
     flush_consumer_offset_interval: Duration
@@ -251,6 +258,7 @@ _DURATIONS: dict[str, tuple[timedelta, timedelta]] = {
     "clean_resource_interval": (_MS, _DAY),
     "flush_consumer_offset_interval": (_MS, _DAY),
     "snapshot_interval": (_MS, 30 * _DAY),
+    "timer_max_delay_sec": (timedelta(seconds=1), 3_650 * _DAY),
 }
 _NUMBERS: dict[str, tuple[int, int]] = {
     "mapped_file_size_commit_log": (4096, _LOG_FILE_BYTES_MAX),
@@ -263,6 +271,7 @@ _NUMBERS: dict[str, tuple[int, int]] = {
     "transaction_check_back_off": (1, 10),
     "check_threads": (1, 256),
     "pending_transactions_max": (1, 1_000_000_000),
+    "timed_messages_max": (1, 1_000_000_000),
     "default_topic_queue_nums": (1, 1024),
     "broker_port": (0, 65_535),
     "store_bytes_max": (8192, 2**63 - 1),

@@ -115,6 +115,12 @@ class BrokerInterface(Protocol):
     ) -> Sequence[SentMessage]:
         """Stores several messages, either all or none."""
 
+    def recall(self, handle: str, /) -> str:
+        """Ends the wait of a message for its time, so that it is never delivered. Returns its unique id.
+
+        Raises InvalidMessageError for text that is not a recall handle, MessageNotFoundError if no such message waits.
+        """
+
     def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int, /) -> Half:
         """Stores a half message and returns its handle. `owner` runs its local transaction until it is ended."""
 

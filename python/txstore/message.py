@@ -141,6 +141,10 @@ class SentMessage(Protocol):
     def transaction_id(self) -> str | None:
         """The transaction's id for a half message; otherwise None."""
 
+    @property
+    def recall_handle(self) -> str | None:
+        """The handle with which the message can be recalled while it waits for its time; None if it does not wait."""
+
 
 class Half(SentMessage, Protocol):
     """The handle of a transaction: what storing its half message returned. A producer ends the transaction by it."""

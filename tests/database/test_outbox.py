@@ -134,6 +134,20 @@ def test_delay_begins_with_the_commit(broker: EmbeddedBroker, producer: OutboxPr
     assert delayed.store_timestamp - before > timedelta(milliseconds=999)
 
 
+def test_message_of_a_transaction_is_delivered_at_its_time(
+    broker: EmbeddedBroker, producer: OutboxProducer, kind: Kind
+) -> None:
+    due = datetime.now(UTC) + timedelta(seconds=1)
+    with session_of(kind) as session:
+        producer.send(Message("orders", b"at its time", deliver_at=due), session=session)
+        producer.send(Message("orders", b"past", deliver_at=due - timedelta(days=1)), session=session)
+        session.commit()
+    eventually(lambda: bodies(broker) == [b"past", b"at its time"])
+    timed = broker.read("orders", 0, 1, 1)[0][0]
+    # Store timestamps have whole milliseconds.
+    assert timed.store_timestamp - due > timedelta(milliseconds=-1)
+
+
 def test_group_whose_numbers_were_given_in_another_order_is_sent(
     broker: EmbeddedBroker, producer: OutboxProducer, kind: Kind
 ) -> None:

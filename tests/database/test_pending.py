@@ -10,6 +10,7 @@ import inspect
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,9 @@ def with_session(kind: Kind, database: Database, store: Path, work: Callable[[Se
     asyncio.run(run())
 
 
+DUE = datetime(2100, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
 def bodies(messages: list[PendingMessage]) -> list[bytes]:
     return [message.body for message in messages]
 
@@ -107,7 +111,7 @@ def test_messages_are_listed_in_order_and_nothing_is_published(kind: Kind, datab
         assert bodies(await own.pending()) == [b'{"id":1}', b"2", b"rolled back"]
         await own.execute("ROLLBACK TO SAVEPOINT one")
         await own.execute("SAVEPOINT two")
-        third = await own.send(Message("orders", b"3"))
+        third = await own.send(Message("orders", b"3", deliver_at=DUE))
         await own.execute("RELEASE SAVEPOINT two")
         for _ in range(2):
             one, two, three = await own.pending()
@@ -125,6 +129,7 @@ def test_messages_are_listed_in_order_and_nothing_is_published(kind: Kind, datab
         )
         assert (two.topic, two.properties, two.message_group, two.delay_level) == ("bills", {"by": "me"}, "c-1", 3)
         assert (three.body, three.tags, three.keys, three.properties) == (b"3", None, (), {})
+        assert (one.deliver_at, two.deliver_at, three.deliver_at) == (None, None, DUE)
         assert one.producer_group == "g"
         assert one.born_timestamp <= three.born_timestamp
         await rollback(own.session)

@@ -83,16 +83,9 @@ OF_CLIENTS: dict[tuple[str, str], tuple[Expected, str]] = {
     },
 }
 DIFFERENCES: dict[tuple[str, str], Difference] = {
-    (ALL, "send_delayed_anyhow"): Difference(
-        Expected(REFUSED, 40012), OK, "txstore has RocketMQ's 18 delay levels only; the error names them"
-    ),
     (ALL, "wrong_sql"): Difference(
         Expected(REFUSED, 40010), Expected(REFUSED, 50001), "RocketMQ reports an error of its own; the text says why"
     ),
-    **{
-        (client, "recall"): Difference(BY_CLIENT, OK, "`txstore serve` gives no handle by which to recall a message")
-        for client in ("python", "java", "node")
-    },
     ("rust", "illegal_topic"): Difference(
         Expected(REFUSED, 40002), ENDED, "RocketMQ refuses the topic already in the settings of the client"
     ),

@@ -90,12 +90,12 @@ def delayed(scene: Scene, seconds: int) -> Facts:
     return {}
 
 
-@scenario("send with a delivery time in 30 s, which is a delay level")
+@scenario("send with a delivery time in 30 s")
 def send_delayed(scene: Scene) -> Facts:
     return delayed(scene, 30)
 
 
-@scenario("send with a delivery time in 20 s, which no delay level fits")
+@scenario("send with a delivery time in 20 s")
 def send_delayed_anyhow(scene: Scene) -> Facts:
     return delayed(scene, 20)
 

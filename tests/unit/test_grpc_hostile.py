@@ -284,5 +284,5 @@ def test_command_line_and_console_show_consumers_of_grpc(broker: EmbeddedBroker,
 
 
 def test_calls_that_are_not_served_have_a_code(client: GrpcClient) -> None:
-    recall: dict[str, Any] = {"topic": {"name": TOPIC}, "recall_handle": "x"}
-    assert code(client.call("RecallMessage", recall)) == "NOT_IMPLEMENTED"
+    sync: dict[str, Any] = {"topic": {"name": TOPIC}, "group": {"name": GROUP}}
+    assert code(client.call("SyncLiteSubscription", sync)) == "NOT_IMPLEMENTED"

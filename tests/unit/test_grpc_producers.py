@@ -159,20 +159,57 @@ def timestamp(seconds_from_now: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f".{int(at % 1 * 1000):03d}Z"
 
 
-def test_delayed_message_waits_for_the_level_that_fits(broker: EmbeddedBroker, client: GrpcClient) -> None:
-    assert (
-        code(client.send(message("orders", b"late", message_type="DELAY", delivery_timestamp=timestamp(1.0)))) == "OK"
-    )
+def test_message_is_delivered_at_its_time(broker: EmbeddedBroker, client: GrpcClient) -> None:
+    due = timestamp(1.3)
+    assert code(client.send(message("orders", b"late", message_type="DELAY", delivery_timestamp=due))) == "OK"
     assert code(client.send(message("orders", b"past", message_type="DELAY", delivery_timestamp=timestamp(-9)))) == "OK"
     eventually(lambda: {one.body for one in stored(broker, "orders")} == {b"late", b"past"})
+    (late,) = (one for one in stored(broker, "orders") if one.body == b"late")
+    assert f"{late.store_timestamp:%Y-%m-%dT%H:%M:%S.%f}" >= due[:-1], "not before its time"
 
 
-def test_delay_that_no_level_fits_is_refused_with_the_levels(client: GrpcClient) -> None:
-    answer = client.send(message("orders", message_type="DELAY", delivery_timestamp=timestamp(85)))
+def test_time_too_far_ahead_is_refused(client: GrpcClient) -> None:
+    answer = client.send(message("orders", message_type="DELAY", delivery_timestamp=timestamp(4 * 86_400)))
     assert (code(answer), codes(answer)) == ("ILLEGAL_DELIVERY_TIME", ["ILLEGAL_DELIVERY_TIME"])
     said = answer["status"]["message"]
-    assert "the nearest is 60 s" in said
+    assert "timer_max_delay_sec allows 259200 s" in said
     assert "hint: " in said
+
+
+def test_recalled_message_is_never_delivered(broker: EmbeddedBroker, client: GrpcClient) -> None:
+    answers = [
+        client.send(message("orders", body, message_type="DELAY", delivery_timestamp=timestamp(1.5)))
+        for body in (b"recalled", b"kept")
+    ]
+    recalled, kept = (entry for answer in answers for entry in answer["entries"])
+    assert kept["recall_handle"] != recalled["recall_handle"]
+    recall = {"topic": {"name": "orders"}, "recall_handle": recalled["recall_handle"]}
+    answer = client.call("RecallMessage", recall)
+    assert (code(answer), answer["message_id"]) == ("OK", recalled["message_id"])
+    again = client.call("RecallMessage", recall)
+    assert (code(again), "does not wait" in again["status"]["message"]) == ("BAD_REQUEST", True)
+    for handle in ("", "x", kept["recall_handle"][:-8]):
+        assert code(client.call("RecallMessage", recall | {"recall_handle": handle})) == "BAD_REQUEST"
+    other = {"topic": {"name": "others"}, "recall_handle": kept["recall_handle"]}
+    assert code(client.call("RecallMessage", other)) in ("BAD_REQUEST", "TOPIC_NOT_FOUND")
+    eventually(lambda: [one.body for one in stored(broker, "orders")] == [b"kept"])
+    late = client.call("RecallMessage", recall | {"recall_handle": kept["recall_handle"]})
+    assert code(late) == "BAD_REQUEST", "it was delivered"
+
+
+def test_message_without_a_time_has_no_recall_handle(client: GrpcClient) -> None:
+    (entry,) = client.send(message("orders"))["entries"]
+    assert not entry.get("recall_handle")
+
+
+def test_transaction_with_a_time_is_delivered_at_it(broker: EmbeddedBroker, client: GrpcClient) -> None:
+    broker.create_topic("orders")
+    sent = client.send(message("orders", b"t", message_type="TRANSACTION", delivery_timestamp=timestamp(1.2)))
+    (entry,) = sent["entries"]
+    end = {"topic": {"name": "orders"}, "message_id": entry["message_id"], "transaction_id": entry["transaction_id"]}
+    assert code(client.call("EndTransaction", end | {"resolution": "COMMIT", "source": "SOURCE_CLIENT"})) == "OK"
+    assert stored(broker, "orders") == []
+    eventually(lambda: [one.body for one in stored(broker, "orders")] == [b"t"])
 
 
 @pytest.mark.parametrize(
@@ -334,7 +371,7 @@ def test_unknown_method_and_malformed_bytes(client: GrpcClient) -> None:
     assert code(client.send(message("orders"))) == "OK", "the connection continues"
 
 
-@pytest.mark.parametrize("rpc", ["RecallMessage", "SyncLiteSubscription", "UpdateOffset", "GetOffset", "QueryOffset"])
+@pytest.mark.parametrize("rpc", ["SyncLiteSubscription", "UpdateOffset", "GetOffset", "QueryOffset"])
 def test_requests_that_are_not_served_say_so(client: GrpcClient, rpc: str) -> None:
     assert code(client.call(rpc, {})) == "NOT_IMPLEMENTED"
 

@@ -31,7 +31,7 @@ RUST_FOLDERS = {
         "filter": "mod",
         "storage": "mod segment config_file checkpoint settings epochs",
         "log": "commit_log published flush",
-        "index": "consume_queue key_index offsets deliveries delay dispatch",
+        "index": "consume_queue key_index offsets deliveries delay timed dispatch",
         "transaction": "mod",
         "recovery": "snapshot log_view mod",
         "store": "retention mod",

@@ -112,6 +112,10 @@ class Calls(abc.ABC):
         """Stores several messages, either all or none."""
 
     @abc.abstractmethod
+    async def recall(self, handle: str) -> str:
+        """Ends the wait of a message for its time. Returns its unique id."""
+
+    @abc.abstractmethod
     async def prepare(self, message: Message, queue_id: int, group: str, owner: int) -> Half:
         """Stores a half message. If it is cancelled, the local transaction has not run and does not run."""
 

@@ -225,6 +225,9 @@ class EmbeddedCalls(Calls):
     ) -> Sequence[SendResult]:
         return await self._written(partial(self._store.append_many, messages, queue_ids))
 
+    async def recall(self, handle: str) -> str:
+        return await asyncio.to_thread(self._broker.recall, handle)
+
     async def prepare(self, message: Message, queue_id: int, group: str, owner: int) -> SendResult:
         # A message that was sent before may belong to a local transaction that runs elsewhere.
         unwanted = self._leave_to_check if message.transaction_id is not None else partial(self._roll_back, group)

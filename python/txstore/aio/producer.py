@@ -80,6 +80,10 @@ class Producer:
         chosen = await self._calls.choose(self._producer, message, queue_id, selector, arg)
         return await self._calls.send(message, chosen, self.group)
 
+    async def recall(self, handle: str) -> str:
+        """Recalls a message that waits for its time, as `txstore.Producer.recall`. Returns its unique id."""
+        return await self._calls.recall(handle)
+
     async def send_batch(self, messages: Sequence[Message], *, queue_id: int | None = None) -> Sequence[SentMessage]:
         """Stores several messages, either all or none; over a connection, of one topic and in one queue.
 

@@ -142,6 +142,9 @@ class _RemoteCalls(Calls):
     ) -> Sequence[RemoteSent]:
         return await self._sending.send_batch(messages, queue_ids, group, self._caller)
 
+    async def recall(self, handle: str) -> str:
+        return await self._sending.recall(handle, self._caller)
+
     async def prepare(self, message: Message, queue_id: int, group: str, owner: int) -> RemoteSent:
         return await self._sending.prepare(message, queue_id, group, self._caller)
 

@@ -461,6 +461,14 @@ class EmbeddedBroker(ConsumerGroups, GroupTable, Lookups):
         """Stores several messages in one write, either all or none. Their topics must exist: call `write_queues`."""
         return self._store.append_many(messages, queue_ids)
 
+    def recall(self, handle: str, /) -> str:
+        """Ends the wait of a message for its time, so that it is never delivered. Returns its unique id.
+
+        Durable when it returns. Raises InvalidMessageError for text that is not a recall handle, MessageNotFoundError
+        if no such message waits, ReadOnlyError.
+        """
+        return self._store.recall(handle)
+
     def read(
         self, topic: str, queue_id: int, queue_offset: int, max_messages: int = 32, tags: Selector = None
     ) -> tuple[list[StoredMessage], int]:

@@ -1,4 +1,4 @@
-"""Delays: delivers delayed messages to their topics when they are due.
+"""Delays: delivers delayed and timed messages to their topics when they are due.
 
 In:     the engine's delivery round, which moves the messages.
 Out:    when to look again.

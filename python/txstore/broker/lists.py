@@ -75,10 +75,11 @@ class DelayedLevel:
     """The messages of one delay level that wait for their time."""
 
     level: int
+    """0 for the messages that have a time of their own."""
     seconds: int
     waiting: int
     next: tuple[DelayedRow, ...]
-    """Those that are due next."""
+    """Those that are due next; not those that have a time of their own."""
 
 
 class Lists:
@@ -175,11 +176,13 @@ class Lists:
     def delayed_levels(self, limit: int) -> list[DelayedLevel]:
         """Returns the delay levels with messages that wait, each with the next `limit` of them."""
         now_ms = self._time_ms()
-        return [
+        levels = [
             self._delayed(queue_id, first, end, now_ms, _rows(limit))
             for topic, queue_id, first, end in self._broker.store.queues()
             if topic == SCHEDULE_TOPIC and queue_id < len(LEVEL_SECONDS) and end > first
         ]
+        timed = self._broker.store.timed_messages()
+        return [DelayedLevel(0, 0, timed, ()), *levels] if timed else levels
 
     def _delayed(self, queue_id: int, first: int, end: int, now_ms: int, limit: int) -> DelayedLevel:
         store, seconds = self._broker.store, LEVEL_SECONDS[queue_id]

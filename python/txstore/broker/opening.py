@@ -88,6 +88,8 @@ def open_store(
         transaction_timeout_ms=milliseconds(settings.transaction_timeout),
         reject_late_end=settings.reject_late_end,
         pending_transactions_max=settings.pending_transactions_max,
+        timer_max_delay_sec=milliseconds(settings.timer_max_delay_sec) // 1000,
+        timed_messages_max=settings.timed_messages_max,
         broker_host=settings.broker_host,
         broker_port=settings.broker_port,
     )

@@ -350,7 +350,8 @@ class Operations(Lists):
 
     def _sum(self) -> _Sums:
         broker, now_ms = self._broker, self._time_ms()
-        sent = delayed = discarded = 0
+        sent = discarded = 0
+        delayed = broker.store.timed_messages()
         dead: dict[str, int] = {}
         for topic, queue_id, first, end in broker.store.queues():
             if topic.startswith(DEAD_LETTER_PREFIX):

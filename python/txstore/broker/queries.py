@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from txstore._native import DISCARD_TOPIC, SCHEDULE_TOPIC, Store, StoredMessage, is_system_topic, validate_topic
+from txstore._native import (
+    DISCARD_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMED_TOPIC,
+    Store,
+    StoredMessage,
+    is_system_topic,
+    validate_topic,
+)
 from txstore.errors import (
     InvalidNameError,
     InvalidOptionError,
@@ -130,8 +138,8 @@ class Queries:
         return any(found.message_id == message_id for found in self._store.query(topic, message_id, _SAME_ID_MAX))
 
     def _has_delayed(self, topic: str, message_id: str) -> bool:
-        found = self._store.query(SCHEDULE_TOPIC, message_id, _SAME_ID_MAX)
-        return any(one.message_id == message_id and one.real_topic == topic for one in found)
+        waiting = (self._store.query(where, message_id, _SAME_ID_MAX) for where in (SCHEDULE_TOPIC, TIMED_TOPIC))
+        return any(one.message_id == message_id and one.real_topic == topic for found in waiting for one in found)
 
     def transaction_states(self, transaction_ids: Sequence[str]) -> list[TransactionState | None]:
         """Returns how the log has each transaction; None if there is no trace of it."""
@@ -147,7 +155,7 @@ class Queries:
 
     def _state_without_half(self, transaction_id: str, topics: Iterable[str]) -> TransactionState | None:
         """Returns the state by the records that retention has left of a transaction."""
-        if any(self._has(topic, transaction_id) for topic in topics):
+        if any(self._has(topic, transaction_id) for topic in (*topics, TIMED_TOPIC)):
             return TransactionState.COMMITTED
         return TransactionState.DISCARDED if self._has(DISCARD_TOPIC, transaction_id) else None
 

@@ -78,6 +78,8 @@ def stat(path: StoreTarget, as_json: AsJson = False) -> None:
     with reading_target(path) as broker:
         stat = broker.stat()
         facts: dict[str, Any] = {name: getattr(stat, name) for name in _STATISTICS}
+        if isinstance(broker, txstore.EmbeddedBroker):  # A broker that took the store over would not deliver them.
+            facts["timed_messages"] = broker.store.timed_messages()
         queues = [
             {"topic": topic, "queue_id": queue_id, "first": first, "end": end}
             for topic, queue_id, first, end in broker.queues()

@@ -316,6 +316,10 @@ class RemoteBroker(BlockingAdministration):
         sending = self._session.sending
         return run_now(sending.send_batch(messages, queue_ids, producer_group, self._caller))
 
+    def recall(self, handle: str, /) -> str:
+        """Ends the wait of a message for its time, so that it is never delivered. Returns its unique id."""
+        return run_now(self._session.sending.recall(handle, self._caller))
+
     def prepare(self, message: Message, queue_id: int, producer_group: str, owner: int, /) -> RemoteSent:
         """Stores a half message, for a producer."""
         sending = self._session.sending

@@ -26,6 +26,7 @@ from txstore._native import (
     allow_end_again,
     batch_body,
     properties_text,
+    recall_names,
     unique_id,
 )
 from txstore.client.caller import Caller
@@ -40,6 +41,7 @@ from txstore.errors import (
     EmbeddedOnlyError,
     InvalidMessageError,
     InvalidOptionError,
+    MessageNotFoundError,
     ProtocolError,
     TransactionNotFoundError,
     TxStoreError,
@@ -74,6 +76,7 @@ _OUTCOMES = {
     LocalTransactionState.ROLLBACK: TransactionState.ROLLED_BACK,
 }
 _REMEMBERED = 100_000  # The most transactions of this client that are kept, ended or not.
+_RECALL_GROUP = "DEFAULT_PRODUCER"  # RocketMQ requires a name, and does not look it up.
 _BODY_MAX = 15 << 20  # Bytes of a request's body. A frame, whose header comes before it, has at most 16 MiB.
 
 
@@ -92,6 +95,8 @@ class RemoteSent:
     """How the message is secured. Unless SEND_OK, it may be lost if the broker's machine fails."""
     broker: str
     """The name of the broker, whose commit log `physical_offset` refers to."""
+    recall_handle: str | None = None
+    """The handle with which the message can be recalled while it waits for its time; None if it does not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,7 +398,33 @@ class Sending:
             transaction_id=transaction_id,
             send_status=_STATUS[ResponseCode(answer.code)],
             broker=queue.broker,
+            recall_handle=facts.get("recallHandle"),
         )
+
+    async def recall(self, handle: str, caller: Caller) -> str:
+        """Ends the wait of a message for its time, so that it is never delivered. Returns its unique id.
+
+        Raises InvalidMessageError for text that is not a recall handle, MessageNotFoundError if no such message waits,
+        BrokerRefusedError, and BrokerTimeoutError or BrokerUnreachableError if no response arrives.
+        """
+        topic, broker = recall_names(handle)
+        route = await caller.write_route(topic)
+        # The message may have been sent within the process that now has a server.
+        broker = broker if broker in route.brokers else next(iter(route.brokers), broker)
+        connection = await caller.connection(broker)
+        # Not sent again: a second one finds no message.
+        answer = await caller.call(
+            connection,
+            RequestCode.RECALL_MESSAGE,
+            {"producerGroup": _RECALL_GROUP, "topic": topic, "recallHandle": handle},
+            b"",
+            timeout=self._options.seconds("send_msg_timeout"),
+        )
+        if answer.code == ResponseCode.ILLEGAL_OPERATION:
+            raise MessageNotFoundError(answer.remark or "no such message waits")
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer, f"a recall for topic {topic}", f"broker {broker}")
+        return answer.ext_fields.get("msgId", "")
 
     # Ends
 
@@ -570,7 +601,7 @@ def _must_be_one_batch(messages: Sequence[Message], numbers: Sequence[int]) -> N
             f"a batch for a remote broker must go to one queue, but this one goes to {len(set(numbers))} queues of "
             f"{', '.join(topics)}\nhint: send one batch per queue, or pass queue_id="
         )
-    if any(message.delay_level for message in messages):
+    if any(message.delay_level or message.deliver_at for message in messages):
         raise InvalidMessageError(
             "a batch for a remote broker cannot contain delayed messages\nhint: send them one by one"
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
 from fast_depends import dependency_provider
@@ -238,6 +239,7 @@ class TxStoreBroker(TxStoreRegistrator, BrokerUsecase[ReceivedMessage, txstore.a
         keys: Any = None,
         message_group: str | None = None,
         delay_level: int | None = None,
+        deliver_at: datetime | None = None,
         session: Any = None,
         headers: dict[str, str] | None = None,
         correlation_id: str | None = None,
@@ -256,6 +258,7 @@ class TxStoreBroker(TxStoreRegistrator, BrokerUsecase[ReceivedMessage, txstore.a
             keys=keys,
             message_group=message_group,
             delay_level=delay_level,
+            deliver_at=deliver_at,
             session=session,
         )
         return await self._basic_publish(command, producer=self.config.producer)

@@ -18,7 +18,7 @@ from txstore.message import Message, ReceivedMessage
 __all__ = ["TxStoreMessage", "TxStorePublishCommand", "TxStoreResponse", "decode", "encoded", "parse"]
 
 _CONTENT_TYPE, _CORRELATION_ID = "content-type", "correlation-id"
-_OPTIONS = ("tags", "keys", "message_group", "delay_level", "session")
+_OPTIONS = ("tags", "keys", "message_group", "delay_level", "deliver_at", "session")
 
 
 class TxStoreMessage(StreamMessage[ReceivedMessage]):
@@ -99,7 +99,7 @@ class TxStorePublishCommand(PublishCommand):
 
 class TxStoreResponse(Response):
     """What a handler returns to say how its publishers send it: `tags`, `keys`, `message_group`, `delay_level`,
-    `session`."""
+    `deliver_at`, `session`."""
 
     def __init__(
         self, body: Any, *, headers: dict[str, str] | None = None, correlation_id: str | None = None, **options: Any

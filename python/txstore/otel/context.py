@@ -49,6 +49,7 @@ def with_context(message: Message, span: trace.Span) -> Message:
             properties=properties,
             flag=message.flag,
             delay_level=message.delay_level,
+            deliver_at=message.deliver_at,
             message_group=message.message_group,
         )
     except InvalidMessageError:

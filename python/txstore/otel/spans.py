@@ -9,6 +9,7 @@ Not here: where the operations are (`instrument`).
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 
 from opentelemetry import context as contexts
@@ -30,6 +31,7 @@ from txstore.otel.context import carried
 __all__ = ["PRODUCER_GROUP", "SCHEMA", "TRANSACTION_ID", "Spans", "parent_of", "process"]
 
 SCHEMA = "https://opentelemetry.io/schemas/1.41.0"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAME = "messaging.operation.name"
 _TOPIC = "messaging.destination.name"
 _PARTITION = "messaging.destination.partition.id"
@@ -245,8 +247,13 @@ def _present(attributes: Mapping[str, AttributeValue | None]) -> _Attributes:
     return {key: value for key, value in attributes.items() if value is not None}
 
 
+def _epoch_ms(time: datetime | None) -> int | None:
+    return None if time is None else (time - _EPOCH) // timedelta(milliseconds=1)
+
+
 def _one(message: Message) -> _Optional:
-    kind = "fifo" if message.message_group is not None else "delay" if message.delay_level else "normal"
+    is_delayed = bool(message.delay_level) or message.deliver_at is not None
+    kind = "fifo" if message.message_group is not None else "delay" if is_delayed else "normal"
     return {
         "messaging.message.body.size": len(message.body),
         "messaging.rocketmq.message.type": kind,
@@ -254,4 +261,5 @@ def _one(message: Message) -> _Optional:
         "messaging.rocketmq.message.keys": message.keys or None,
         "messaging.rocketmq.message.group": message.message_group,
         "messaging.rocketmq.message.delay_time_level": message.delay_level or None,
+        "messaging.rocketmq.message.delivery_timestamp": _epoch_ms(message.deliver_at),
     }

@@ -153,6 +153,14 @@ class Producer:
                 return self._append(message, turn())
         return self._append(message, self._choose(message, queue_id, selector, arg))
 
+    def recall(self, handle: str) -> str:
+        """Recalls a message that waits for its time, so that it is never delivered. Returns its unique id.
+
+        `handle`: the `recall_handle` of the result of `send`. Durable when it returns. Raises MessageNotFoundError if
+        the message does not wait any more, InvalidMessageError for text that is not a handle, and errors of storing.
+        """
+        return self._broker.recall(handle)
+
     def send_batch(
         self,
         messages: Sequence[Message],

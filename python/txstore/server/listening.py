@@ -71,6 +71,7 @@ def listen(
             unix=unix,
             local=local,
             io_threads=config.io_threads,
+            broker_name=broker.config.broker_name,
             secrets=secrets,
             grpc=grpc_facts(config.grpc, broker.config.broker_name, config.enable_topic_message_type_check),
             copies=(config.replicas_required, float(config.replica_timeout), config.replica_ack == "disk"),

@@ -14,7 +14,7 @@ use arrow_schema::{ArrowError, Schema};
 use super::cells::{Cells, Entries};
 use super::options::{transaction_type, type_name};
 use super::schema::{Column, schema};
-use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
+use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TIMED_TOPIC};
 use crate::base::units::TimestampMs;
 use crate::record::properties::{
     KEYS, PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, TAGS, TRANSACTION_CHECK_TIMES, TRANSACTION_ID,
@@ -281,7 +281,9 @@ fn trace(view: &RecordView<'_>) -> &'static str {
 /// Returns the identity that all records of a transaction share, as recovery computes it; `None` for an op.
 fn identity(view: &RecordView<'_>, facts: &Facts<'_>) -> Option<i64> {
     let (group, unique_id) = (words(facts.group), words(facts.unique_id));
-    let real_topic = if is_final(view) { view.topic } else { words(facts.real_topic) };
+    // One that waits for its time is in another topic, and says for which one it is.
+    let is_in_real_topic = is_final(view) && view.topic != TIMED_TOPIC;
+    let real_topic = if is_in_real_topic { view.topic } else { words(facts.real_topic) };
     Identity::of_names(group, unique_id, real_topic, view.body_crc).map(|identity| identity.0.cast_signed())
 }
 

@@ -12,6 +12,7 @@ use crate::record::properties::REAL_TOPIC;
 use crate::record::{RecordView, TransactionType};
 use crate::transaction::op::parse_op_body;
 use crate::transaction::pending::Pending;
+use crate::transaction::replay::final_topic;
 use crate::transaction::{HALF_QUEUE, HalfFacts, Identity};
 
 /// What the log says of transactions after they have ended.
@@ -82,7 +83,7 @@ impl Survey {
             _ if view.transaction_type() == TransactionType::Commit => {
                 let half = view.prepared_transaction_offset.0;
                 if !self.physical_offsets.contains_key(&half) {
-                    self.late.note(Identity::of(view.properties, view.topic, view.body_crc), half);
+                    self.late.note(Identity::of(view.properties, final_topic(view), view.body_crc), half);
                 }
             }
             _ => {}

@@ -216,14 +216,14 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
-    /// The number of pending transactions has reached the option's limit.
-    #[error(
-        "{pending} transactions are pending, the maximum that {option} allows\nhint: end some of them, or raise the option"
-    )]
+    /// The number of pending transactions, or of waiting messages, has reached the option's limit.
+    #[error("{pending} {what}, the maximum that {option} allows\nhint: end some of them, or raise the option")]
     TooManyPending {
+        /// Which are counted, and what they do.
+        what: &'static str,
         /// The option's name.
         option: &'static str,
-        /// The number of pending transactions.
+        /// Their number.
         pending: u64,
     },
     /// The call must not wait, but would have to. Nothing has changed. No Python call fails with it.

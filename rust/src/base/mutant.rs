@@ -78,6 +78,14 @@ pub(crate) enum Mutant {
     DeliveryForgotten,
     /// A log file is removed although it holds a delayed message that is not due.
     DelayedFileRemoved,
+    /// A timed message is delivered up to a second before its time.
+    TimedEarly,
+    /// Recovery does not find in the log which timed messages were delivered or recalled.
+    TimedForgotten,
+    /// A log file is removed although it holds a timed message that waits.
+    TimedFileRemoved,
+    /// A committed message that waits for its time does not end its transaction when the log is read again.
+    TimedFinalUnknown,
     /// A source that hears of a higher epoch continues to write, and a replica to copy.
     EpochIgnored,
     /// A local transaction begins, and its database may commit, before its half message is durable.

@@ -19,6 +19,8 @@ pub const SHORT_REPAIR_TOPIC: &str = "~";
 pub const DISCARD_TOPIC: &str = "TRANS_CHECK_MAX_TIME_TOPIC";
 /// Holds the delayed messages.
 pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
+/// Holds the messages that wait for a given time. A broker keeps it as one of its own topics and does not read it.
+pub const TIMED_TOPIC: &str = "rmq_sys_txstore_timed";
 /// The group whose offsets tell how far half and op messages are processed.
 pub const TRANSACTION_GROUP: &str = "CID_RMQ_SYS_TRANS";
 /// Prefix of the names of the system's own groups.

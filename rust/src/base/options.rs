@@ -36,6 +36,10 @@ pub const COMMIT_LOG_FILE_SIZE: u64 = 1 << 30;
 pub const CONSUME_QUEUE_FILE_SIZE: u64 = 300_000 * 20;
 /// RocketMQ's `maxMessageSize`, in bytes.
 pub const MAX_MESSAGE_SIZE: u32 = 4 << 20;
+/// RocketMQ's `timerMaxDelaySec`: three days.
+pub const TIMER_MAX_DELAY_S: i64 = 3 * 86_400;
+/// The most that `timer_max_delay_sec` may be: ten years.
+pub const TIMER_MAX_DELAY_S_MAX: i64 = 3_650 * 86_400;
 /// The smallest commit log file. A smaller file could hold little more than its own blank record.
 pub const COMMIT_LOG_FILE_SIZE_MIN: u64 = 4 << 10;
 /// The largest file: RocketMQ maps each in one piece, and counts its bytes in a Java int.
@@ -88,6 +92,10 @@ pub struct StoreOptions {
     pub reject_late_end: bool,
     /// Maximum number of pending transactions.
     pub pending_transactions_max: u64,
+    /// How far ahead the time of a message may be, in seconds.
+    pub timer_max_delay_s: i64,
+    /// Maximum number of messages that wait for their time.
+    pub timed_messages_max: u64,
     /// The address that records name as their store host.
     pub store_host: SocketAddr,
     /// Whether a thread flushes in the background; without one, `Store::flush_round` must be called.
@@ -112,6 +120,8 @@ impl Default for StoreOptions {
             transaction_timeout_ms: 6_000,
             reject_late_end: false,
             pending_transactions_max: 10_000_000,
+            timer_max_delay_s: TIMER_MAX_DELAY_S,
+            timed_messages_max: 10_000_000,
             store_host: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_911),
             background: true,
         }
@@ -156,6 +166,7 @@ impl StoreOptions {
             ("max_message_size", u64::from(self.max_message_size)),
             ("flush_interval_commit_log", self.flush_interval_ms),
             ("pending_transactions_max", self.pending_transactions_max),
+            ("timed_messages_max", self.timed_messages_max),
         ] {
             if value == 0 {
                 return Err(invalid(option, "must be at least 1, got 0".to_owned()));
@@ -166,6 +177,10 @@ impl StoreOptions {
                 "transaction_timeout",
                 format!("must be between 0 and {} ms, got {}", i32::MAX, self.transaction_timeout_ms),
             ));
+        }
+        if !(1..=TIMER_MAX_DELAY_S_MAX).contains(&self.timer_max_delay_s) {
+            let what = format!("must be between 1 and {TIMER_MAX_DELAY_S_MAX} s, got {}", self.timer_max_delay_s);
+            return Err(invalid("timer_max_delay_sec", what));
         }
         if let Some(size) = queue.filter(|size| size % 20 != 0) {
             let what = format!("must be a multiple of 20 bytes, the size of an entry, got {size}");

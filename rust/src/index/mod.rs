@@ -1,4 +1,4 @@
-//! What finds a message: consume queues, the key index, consumer offsets and deliveries, delayed messages.
+//! What finds a message: consume queues, the key index, consumer offsets and deliveries, delayed and timed messages.
 //!
 //! In:     records of the log, through `dispatch`.
 //! Always: queues and the key index are derived from the log and can be rebuilt from it.
@@ -9,3 +9,4 @@ pub mod deliveries;
 pub mod dispatch;
 pub mod key_index;
 pub mod offsets;
+pub mod timed;

@@ -1,16 +1,21 @@
 //! `Message` and `SendResult`: what an application sends, and the offsets of the stored message.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyMapping, PyString, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyDateTime, PyDelta, PyDict, PyMapping, PyString, PyTuple, PyType};
 
 use super::error::{OrRaise, into_py};
-use super::values::{decoded, encoded};
+use super::values::{decoded, encoded, utc};
 use crate::base::error::Error;
 use crate::base::sync::unmodelled::Mutex;
 use crate::record::message::{Envelope, Parts, Topic, push_key};
 use crate::record::message_id::offset_message_id;
 use crate::record::properties::{Properties, SHARDING_KEY, TAGS, is_reserved};
+use crate::record::recall_handle::RecallHandle;
+use crate::record::timer::Timer;
 use crate::store::Sent;
+
+/// The broker's name in the recall handles of an embedded store, which no client looks up.
+const BROKER_NAME: &str = "txstore";
 
 /// A message to send. Immutable. Checked when it is created.
 #[pyclass(frozen, module = "txstore._native")]
@@ -47,7 +52,7 @@ impl Message {
 #[pymethods]
 impl Message {
     #[new]
-    #[pyo3(signature = (topic, body, *, tags=None, keys=None, properties=None, flag=0, delay_level=0, message_group=None))]
+    #[pyo3(signature = (topic, body, *, tags=None, keys=None, properties=None, flag=0, delay_level=0, deliver_at=None, message_group=None))]
     #[allow(clippy::too_many_arguments)] // Each is a keyword of the Python class.
     fn new(
         py: Python<'_>,
@@ -58,6 +63,7 @@ impl Message {
         properties: Option<&Bound<'_, PyAny>>,
         flag: i32,
         delay_level: i64,
+        deliver_at: Option<&Bound<'_, PyAny>>,
         message_group: Option<&Bound<'_, PyString>>,
     ) -> PyResult<Self> {
         let body = match body.cast::<PyBytes>() {
@@ -71,7 +77,17 @@ impl Message {
         let own: Vec<(&str, &str)> = own.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let group = message_group.map(|group| group.to_str()).transpose()?;
         let (name, own_group) = (topic.to_str()?, message_group.map(|group| group.clone().unbind()));
-        let parts = Parts { topic: name, tags, keys: &keys, properties: &own, flag, delay_level, message_group: group };
+        let deliver_ms = deliver_at.map(|time| deliver_ms(py, time)).transpose()?;
+        let parts = Parts {
+            topic: name,
+            tags,
+            keys: &keys,
+            properties: &own,
+            flag,
+            delay_level,
+            deliver_ms,
+            message_group: group,
+        };
         let envelope = Envelope::of(checked(py, topic, name)?, &parts).or_raise(py)?;
         Ok(Self { envelope, body, topic: topic.clone().unbind(), group: own_group, transaction_id: None })
     }
@@ -81,7 +97,7 @@ impl Message {
     /// The default writes dataclasses, Pydantic models and plain values. The other arguments are those of `Message`.
     /// Raises `InvalidMessageError` for a value that cannot be encoded, and the errors of `Message`.
     #[classmethod]
-    #[pyo3(signature = (topic, value, *, serializer=None, tags=None, keys=None, properties=None, flag=0, delay_level=0, message_group=None))]
+    #[pyo3(signature = (topic, value, *, serializer=None, tags=None, keys=None, properties=None, flag=0, delay_level=0, deliver_at=None, message_group=None))]
     #[allow(clippy::too_many_arguments)] // Each is a keyword of the Python class.
     fn of(
         cls: &Bound<'_, PyType>,
@@ -93,10 +109,11 @@ impl Message {
         properties: Option<&Bound<'_, PyAny>>,
         flag: i32,
         delay_level: i64,
+        deliver_at: Option<&Bound<'_, PyAny>>,
         message_group: Option<&Bound<'_, PyString>>,
     ) -> PyResult<Self> {
         let body = encoded(value, serializer)?;
-        Self::new(cls.py(), topic, &body, tags, keys, properties, flag, delay_level, message_group)
+        Self::new(cls.py(), topic, &body, tags, keys, properties, flag, delay_level, deliver_at, message_group)
     }
 
     /// Returns the body's value as a `kind`, such as a dataclass or a Pydantic model; from JSON or by the `serializer`.
@@ -161,16 +178,22 @@ impl Message {
         self.envelope.delay_level
     }
 
+    /// When the message is delivered, in UTC; None for at once or by a delay level.
+    #[getter]
+    fn deliver_at<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.envelope.timer.and_then(Timer::at).map(|at| utc(py, at.0)).transpose()
+    }
+
     /// The name whose messages go to one queue, in order; None without one.
     #[getter]
     fn message_group(&self, py: Python<'_>) -> Option<Py<PyString>> {
         self.group.as_ref().map(|group| group.clone_ref(py))
     }
 
-    /// The topic, if its queues take this message in turn; None with a message group or a delay level.
+    /// The topic, if its queues take this message in turn; None with a message group, a delay level or a time.
     #[getter]
     fn turn_topic(&self, py: Python<'_>) -> Option<Py<PyString>> {
-        let ordinary = self.group.is_none() && self.envelope.delay_level == 0;
+        let ordinary = self.group.is_none() && self.envelope.delay_level == 0 && self.envelope.timer.is_none();
         ordinary.then(|| self.topic.clone_ref(py))
     }
 
@@ -180,7 +203,7 @@ impl Message {
         self.transaction_id.as_deref()
     }
 
-    /// Returns a copy with another delay level.
+    /// Returns a copy with another delay level. A level above 0 replaces the time of delivery.
     #[pyo3(signature = (*, delay_level))]
     fn replace(&self, py: Python<'_>, delay_level: i64) -> PyResult<Self> {
         let properties = Properties(&self.envelope.properties);
@@ -199,6 +222,7 @@ impl Message {
             properties: &own,
             flag: self.envelope.flag,
             delay_level,
+            deliver_ms: self.envelope.timer.and_then(Timer::at).map(|at| at.0).filter(|_| delay_level == 0),
             message_group: self.text(SHARDING_KEY),
         };
         let envelope = Envelope::new(&parts).or_raise(py)?;
@@ -229,6 +253,26 @@ impl Message {
         let keys = self.envelope.keys().map_or_else(String::new, |keys| format!(", keys={keys:?}"));
         format!("Message(topic={:?}, {} bytes{tags}{keys})", self.envelope.topic, self.body.as_bytes(py).len())
     }
+}
+
+/// Returns a time in milliseconds since the epoch. A part of a millisecond counts as a whole one, because no message is
+/// delivered early.
+fn deliver_ms(py: Python<'_>, time: &Bound<'_, PyAny>) -> PyResult<i64> {
+    let invalid = |what: String| into_py(py, &Error::InvalidMessage { what });
+    let time = time.cast::<PyDateTime>().map_err(|_| {
+        let kind = time.get_type().name().map_or_else(|_| "another type".to_owned(), |name| name.to_string());
+        invalid(format!("deliver_at must be a datetime, got {kind}\nhint: datetime.now(UTC) + timedelta(hours=2)"))
+    })?;
+    if time.call_method0("utcoffset")?.is_none() {
+        let what = format!(
+            "deliver_at has no time zone: {time}\nhint: datetime.now(UTC) + timedelta(hours=2), or time.astimezone()"
+        );
+        return Err(invalid(what));
+    }
+    // In whole numbers, as in `utc`. The division rounds down, so the difference is taken from the time to the epoch.
+    let (epoch, millisecond) = (utc(py, 0)?, PyDelta::new(py, 0, 0, 1_000, false)?);
+    let before: i64 = epoch.sub(time)?.call_method1("__floordiv__", (millisecond,))?.extract()?;
+    Ok(before.saturating_neg())
 }
 
 /// Checks a topic. Most messages have the same topic object as the previous one, which is checked only once.
@@ -341,6 +385,15 @@ impl SendResult {
     #[getter]
     fn transaction_id(&self) -> Option<&str> {
         self.half.then(|| &*self.sent.unique_id)
+    }
+
+    /// The handle with which the message can be recalled while it waits for its time; None if it does not wait.
+    #[getter]
+    fn recall_handle(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let Some(due_ms) = self.sent.due_ms else { return Ok(None) };
+        let topic = self.topic.to_str(py)?.to_owned();
+        let unique_id = self.sent.unique_id.to_string();
+        Ok(Some(RecallHandle { topic, broker_name: BROKER_NAME.to_owned(), due_ms, unique_id }.encode()))
     }
 
     fn __repr__(&self) -> String {

@@ -23,6 +23,7 @@ mod loop_store;
 mod memory;
 mod message;
 mod names;
+mod open_report;
 mod outbox;
 mod pulled;
 mod remoting;
@@ -76,6 +77,8 @@ mod _native {
     #[pymodule_export]
     use super::names::{is_system_topic, validate_group, validate_topic};
     #[pymodule_export]
+    use super::open_report::OpenReport;
+    #[pymodule_export]
     use super::outbox::OutboxRow;
     #[pymodule_export]
     use super::pulled::PulledRecords;
@@ -95,13 +98,13 @@ mod _native {
     #[pymodule_export]
     use super::statistics::StoreStat;
     #[pymodule_export]
-    use super::store::{OpenReport, Store};
+    use super::store::Store;
     #[pymodule_export]
     use super::stored::StoredMessage;
     #[pymodule_export]
     use super::transaction::{DueHalves, EndResult, TopicEnds, TransactionRow, WaitingHalf, allow_end_again};
     #[pymodule_export]
-    use super::{delay_level_ms, java_hash_code, log_panics_as_json, network_file_system, unique_id};
+    use super::{delay_level_ms, java_hash_code, log_panics_as_json, network_file_system, recall_names, unique_id};
 
     use pyo3::prelude::*;
 
@@ -160,6 +163,14 @@ fn network_file_system(py: Python<'_>, directory: std::path::PathBuf) -> PyResul
 #[pyfunction]
 fn log_panics_as_json() {
     crate::base::panics::log_as_json();
+}
+
+/// Returns the topic and the name of the broker in a recall handle.
+#[pyfunction]
+fn recall_names(py: Python<'_>, handle: &str) -> PyResult<(String, String)> {
+    use self::error::OrRaise;
+    let handle = crate::record::recall_handle::RecallHandle::decode(handle).or_raise(py)?;
+    Ok((handle.topic, handle.broker_name))
 }
 
 /// Returns the delay of a delay level in milliseconds.

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use super::error::into_py;
 use crate::base::names;
 
-const TEXTS: [(&str, &str); 9] = [
+const TEXTS: [(&str, &str); 10] = [
     ("DEAD_LETTER_PREFIX", names::DEAD_LETTER_PREFIX),
     ("DISCARD_TOPIC", names::DISCARD_TOPIC),
     ("HALF_TOPIC", names::HALF_TOPIC),
@@ -17,6 +17,7 @@ const TEXTS: [(&str, &str); 9] = [
     ("RETRY_PREFIX", names::RETRY_PREFIX),
     ("SCHEDULE_TOPIC", names::SCHEDULE_TOPIC),
     ("SYSTEM_GROUP_PREFIX", names::SYSTEM_GROUP_PREFIX),
+    ("TIMED_TOPIC", names::TIMED_TOPIC),
     ("TEMPLATE_TOPIC", names::TEMPLATE_TOPIC),
     ("TRANSACTION_GROUP", names::TRANSACTION_GROUP),
 ];

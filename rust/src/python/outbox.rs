@@ -18,6 +18,7 @@ use crate::base::units::QueueId;
 use crate::record::message::{Envelope, check_body};
 use crate::record::outbox;
 use crate::record::properties::{self, Properties, SHARDING_KEY, UNIQUE_KEY};
+use crate::record::timer::Timer;
 use crate::store::NewMessage;
 
 /// A message in the outbox of a database. Immutable.
@@ -98,6 +99,11 @@ impl OutboxRow {
     #[getter]
     const fn delay_level(&self) -> u8 {
         self.envelope.delay_level
+    }
+
+    #[getter]
+    fn deliver_at<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.envelope.timer.and_then(Timer::at).map(|at| utc(py, at.0)).transpose()
     }
 
     #[getter]

@@ -185,7 +185,8 @@ pub(super) struct RemotingServer {
 impl RemotingServer {
     #[staticmethod]
     #[pyo3(signature = (
-        store, *, listen, limits, unix=None, local=None, io_threads=2, secrets=None, copies=None, grpc=None
+        store, *, listen, limits, unix=None, local=None, io_threads=2, broker_name="txstore", secrets=None, copies=None,
+        grpc=None
     ))]
     #[allow(clippy::too_many_arguments)] // Each is a keyword of the Python call.
     fn start(
@@ -196,6 +197,7 @@ impl RemotingServer {
         unix: Option<PathBuf>,
         local: Option<&Bound<'_, LocalListener>>,
         io_threads: usize,
+        broker_name: &str,
         secrets: Option<Secrets>,
         copies: Option<(usize, f64, bool)>,
         grpc: Option<GrpcFacts>,
@@ -218,6 +220,7 @@ impl RemotingServer {
             connections_max: limits.connections_max,
             memory_max: limits.memory_max,
             limits: limits.times().or_raise(py)?,
+            broker_name: broker_name.to_owned(),
             host: store.get().host,
             tls,
             accounts: accounts.map(Arc::new),

@@ -12,6 +12,7 @@ use pyo3::types::PyString;
 use super::call::{detached, now_or_detached, written};
 use super::error::OrRaise;
 use super::message::{Message, SendResult};
+use super::open_report::OpenReport;
 use super::outbox::OutboxRow;
 use super::retention::{Expired, LogFile};
 use super::sending::{first_half, new_half, new_message, new_messages, queue};
@@ -23,8 +24,9 @@ use crate::base::error::Error;
 use crate::base::options::{FlushDiskType, Role, StoreOptions};
 use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 use crate::filter::Selector;
+use crate::record::recall_handle::RecallHandle;
 use crate::storage::config_file;
-use crate::store::{Copy, Decider, End, EndKind, NewMessage, Once, StoredRecord, Wait};
+use crate::store::{Copy, Decider, End, EndKind, NewMessage, Once, Recall, StoredRecord, Wait};
 use crate::transaction::HalfCopy;
 use crate::transaction::scan::{Waiting, group_by_facts};
 
@@ -67,6 +69,7 @@ impl Store {
         mapped_file_size_consume_queue=None, max_hash_slot_num=None, max_index_num=None, max_message_size=4_194_304,
         flush_interval_commit_log_ms=500, transaction_op_msg_max_size=4_096, enabled_append_prop_crc=None,
         transaction_timeout_ms=6_000, reject_late_end=false, pending_transactions_max=10_000_000,
+        timer_max_delay_sec=259_200, timed_messages_max=10_000_000,
         broker_host="127.0.0.1", broker_port=10_911,
     ))]
     #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools)] // Each is a keyword of the Python call.
@@ -89,6 +92,8 @@ impl Store {
         transaction_timeout_ms: i64,
         reject_late_end: bool,
         pending_transactions_max: i128,
+        timer_max_delay_sec: i64,
+        timed_messages_max: i128,
         broker_host: &str,
         broker_port: u16,
     ) -> PyResult<Self> {
@@ -114,6 +119,8 @@ impl Store {
             transaction_timeout_ms,
             reject_late_end,
             pending_transactions_max: number(pending_transactions_max, "pending_transactions_max").or_raise(py)?,
+            timer_max_delay_s: timer_max_delay_sec,
+            timed_messages_max: number(timed_messages_max, "timed_messages_max").or_raise(py)?,
             store_host: host,
             background: path.has_background(),
         };
@@ -523,6 +530,17 @@ impl Store {
         Ok((done.messages, done.passed_over, done.next_in_ms))
     }
 
+    fn timed_messages(&self, py: Python<'_>) -> PyResult<u64> {
+        detached(py, || self.store.timed_messages())
+    }
+
+    fn recall(&self, py: Python<'_>, handle: &str) -> PyResult<String> {
+        let RecallHandle { topic, due_ms, unique_id, .. } = RecallHandle::decode(handle).or_raise(py)?;
+        let recall = Recall { topic: &topic, unique_id: &unique_id, due_ms };
+        detached(py, || self.store.recall(&recall)?.acknowledged())?;
+        Ok(unique_id)
+    }
+
     fn log_files(&self, py: Python<'_>, limit: usize) -> PyResult<Vec<LogFile>> {
         let files = detached(py, || self.store.log_files(limit))?;
         Ok(files.into_iter().map(LogFile).collect())
@@ -631,64 +649,4 @@ pub(super) fn half(half_queue_offset: i128, prepared_transaction_offset: i128) -
         queue_offset: offset(half_queue_offset, "half_queue_offset")?,
         physical_offset: offset(prepared_transaction_offset, "prepared_transaction_offset")?,
     })
-}
-
-/// What opening a store found and did.
-#[pyclass(frozen, module = "txstore._native")]
-pub(super) struct OpenReport(crate::store::OpenReport);
-
-#[pymethods]
-impl OpenReport {
-    /// Whether the store was closed cleanly.
-    #[getter]
-    const fn clean(&self) -> bool {
-        self.0.clean
-    }
-
-    /// The physical offset at which the scan began: that of the snapshot, or the log's first.
-    #[getter]
-    const fn scanned_from(&self) -> u64 {
-        self.0.scanned_from
-    }
-
-    /// Bytes of the log that the opening scanned.
-    #[getter]
-    const fn scanned_bytes(&self) -> u64 {
-        self.0.scanned_bytes
-    }
-
-    /// Bytes of the torn tail that was truncated, or would be if the store is opened read-only.
-    #[getter]
-    const fn truncated_bytes(&self) -> u64 {
-        self.0.truncated_bytes
-    }
-
-    /// Halves whose missing op message was written, or would be if the store is opened read-only.
-    #[getter]
-    const fn healed_ops(&self) -> u64 {
-        self.0.healed_ops
-    }
-
-    /// How long the opening took.
-    #[getter]
-    const fn duration(&self) -> std::time::Duration {
-        std::time::Duration::from_millis(self.0.milliseconds)
-    }
-
-    /// What was found and repaired or ignored, one text each.
-    #[getter]
-    fn warnings(&self) -> Vec<String> {
-        self.0.warnings.clone()
-    }
-
-    fn __repr__(&self) -> String {
-        format!(
-            "OpenReport(clean={}, scanned_bytes={}, truncated_bytes={}, healed_ops={}, milliseconds={})",
-            if self.0.clean { "True" } else { "False" },
-            self.0.scanned_bytes,
-            self.0.truncated_bytes,
-            self.0.healed_ops,
-            self.0.milliseconds
-        )
-    }
 }

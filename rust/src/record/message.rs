@@ -17,9 +17,10 @@ use crate::base::units::TimestampMs;
 use crate::record::layout::{PROPERTIES_MAX, SYS_COMPRESSED, SYS_COMPRESSION_MASK};
 use crate::record::properties::{
     self, DELAY, KEY_SEPARATOR, KEYS, PRODUCER_GROUP, Properties, REAL_QUEUE_ID, REAL_TOPIC, SHARDING_KEY, TAGS,
-    TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TRANSACTION_CHECK_TIMES, TRANSACTION_ID, TRANSACTION_PREPARED,
-    TRANSACTION_PREPARED_QUEUE_OFFSET, TRANSACTION_SET, UNIQUE_KEY,
+    TIMER_DELIVER_MS, TIMER_OUT_MS, TRANSACTION_CHECK_TIMES, TRANSACTION_ID, TRANSACTION_PREPARED,
+    TRANSACTION_PREPARED_QUEUE_OFFSET, TRANSACTION_SET, TRANSACTION_TIMER, UNIQUE_KEY,
 };
+use crate::record::timer::{TIMERS, Timer};
 
 /// The highest of RocketMQ's delay levels.
 pub const DELAY_LEVEL_MAX: u8 = 18;
@@ -36,8 +37,9 @@ pub(crate) const ENGINES_OWN: &[&str] = &[
     TRANSACTION_CHECK_TIMES,
     TRANSACTION_PREPARED_QUEUE_OFFSET,
     TRANSACTION_SET,
+    TRANSACTION_TIMER,
+    TIMER_OUT_MS,
 ];
-const TIMERS: &[&str] = &[TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS];
 
 /// A message without its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +52,8 @@ pub struct Envelope {
     pub flag: i32,
     /// 0, or one of RocketMQ's delay levels.
     pub delay_level: u8,
+    /// When to deliver it, if that is not at once.
+    pub timer: Option<Timer>,
     /// The tags code.
     pub tags_code: i64,
     /// The hash of `TOPIC#`, with which the index hashes of its keys begin.
@@ -90,6 +94,8 @@ pub struct Parts<'a> {
     pub flag: i32,
     /// 0, or one of RocketMQ's delay levels.
     pub delay_level: i64,
+    /// When to deliver it, in milliseconds since the epoch.
+    pub deliver_ms: Option<i64>,
     /// Messages of one group go to one queue.
     pub message_group: Option<&'a str>,
 }
@@ -126,6 +132,9 @@ impl Envelope {
         let delay_level = delay_level.ok_or_else(|| {
             invalid(format!("delay_level must be between 0 and {DELAY_LEVEL_MAX}, got {}", parts.delay_level))
         })?;
+        if delay_level > 0 && parts.deliver_ms.is_some() {
+            return Err(invalid("delay_level and deliver_at exclude each other\nhint: leave one of them out".into()));
+        }
         let mut text = Vec::new();
         if !parts.keys.is_empty() {
             add(&mut text, KEYS, parts.keys)?;
@@ -139,13 +148,16 @@ impl Envelope {
         if delay_level > 0 {
             properties::push(&mut text, DELAY, &delay_level.to_string());
         }
+        if let Some(deliver_ms) = parts.deliver_ms {
+            properties::push(&mut text, TIMER_DELIVER_MS, itoa::Buffer::new().format(deliver_ms));
+        }
         if let Some(group) = parts.message_group {
             add(&mut text, SHARDING_KEY, group)?;
         }
         for (name, value) in parts.properties {
             if properties::is_reserved(name) || ENGINES_OWN.contains(name) {
                 return Err(invalid(format!(
-                    "property {name:?} is RocketMQ's own\nhint: tags, keys, delay_level and message_group are arguments; where a message is forwarded, leave it out; else choose another name"
+                    "property {name:?} is RocketMQ's own\nhint: tags, keys, delay_level, deliver_at and message_group are arguments; where a message is forwarded, leave it out; else choose another name"
                 )));
             }
             add(&mut text, name, value)?;
@@ -165,6 +177,7 @@ impl Envelope {
             properties: text,
             flag: parts.flag,
             delay_level,
+            timer: parts.deliver_ms.map(|deliver_ms| Timer::At(TimestampMs(deliver_ms))),
             origin: None,
         })
     }
@@ -177,18 +190,17 @@ impl Envelope {
             let what = format!("the properties have {} bytes; at most {PROPERTIES_MAX} are allowed", properties.len());
             return Err(invalid(what));
         }
-        if let Some(name) = TIMERS.iter().find(|name| came.get(name).is_some()) {
-            return Err(invalid(format!(
-                "property {name} sets a timer, which is not supported\nhint: use a delay level from 1 to 18"
-            )));
-        }
+        let timer = Timer::of(came)?;
         origin.sys_flag &= SYS_COMPRESSED | SYS_COMPRESSION_MASK;
         origin.unique_id = came.get_str(UNIQUE_KEY).map(str::to_owned);
         let level = came.get_str(DELAY).map_or(Ok(0), str::parse::<i32>);
         let level = level.map_err(|_| invalid("property DELAY is not a number".into()))?;
         let mut text = Vec::with_capacity(properties.len());
         let forgeable: &[&str] = if mutated(Mutant::ForgedPropertiesKept) { &[] } else { ENGINES_OWN };
-        properties::copy_without(came, forgeable, &mut text);
+        // The timer of a message that has none, as of one that was delivered at its time and is sent on, is void.
+        let void: &[&str] = if timer.is_some() { &[] } else { TIMERS };
+        let dropped: Vec<&str> = forgeable.iter().chain(void).copied().collect();
+        properties::copy_without(came, &dropped, &mut text);
         Ok(Self {
             topic: topic.name,
             tags_code: java::tags_code(Properties(&text).get_str(TAGS)),
@@ -196,6 +208,7 @@ impl Envelope {
             keys: Properties(&text).range_of(KEYS),
             // A broker reduces a higher level to the highest one.
             delay_level: u8::try_from(level.max(0)).unwrap_or(u8::MAX).min(DELAY_LEVEL_MAX),
+            timer,
             properties: text,
             flag,
             origin: Some(origin),

@@ -13,8 +13,11 @@ pub mod message;
 pub mod message_id;
 pub mod outbox;
 pub mod properties;
+#[cfg(any(feature = "python", feature = "server"))]
+pub mod recall_handle;
 #[cfg(test)]
 mod tests;
+pub mod timer;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

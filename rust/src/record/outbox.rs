@@ -144,6 +144,7 @@ mod tests {
             properties: &[("region", "süd")],
             flag: 7,
             delay_level: 3,
+            deliver_ms: None,
             message_group: Some("customer-1"),
         };
         let envelope = Envelope::new(&parts).unwrap();

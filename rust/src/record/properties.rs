@@ -86,6 +86,8 @@ pub const TIMER_DELAY_MS: &str = "TIMER_DELAY_MS";
 pub const TIMER_DELIVER_MS: &str = "TIMER_DELIVER_MS";
 /// When a timer message is due, as the broker keeps it.
 pub const TIMER_OUT_MS: &str = "TIMER_OUT_MS";
+/// In the record that recalls a timer message: the topic and the unique id of that message.
+pub const TIMER_RECALLED: &str = "TIMER_DEL_UNIQKEY";
 /// The producer's address, as the producer states it.
 pub const BORN_HOST: &str = "__BORNHOST";
 /// When a message was made, as the producer states it.
@@ -98,6 +100,9 @@ pub const DLQ_ORIGIN_MESSAGE_ID: &str = "DLQ_ORIGIN_MESSAGE_ID";
 pub const CRC32: &str = "__CRC32#";
 /// Ties the half messages of one transaction together (`transaction/set.rs`): three numbers, separated by commas.
 pub const TRANSACTION_SET: &str = "TXSTORE_SET";
+/// When the message of a half message is delivered (`record/timer.rs`): RocketMQ's timer properties would delay the half
+/// message itself where a broker puts it back.
+pub const TRANSACTION_TIMER: &str = "TXSTORE_DELIVER_MS";
 /// The separator between two of the `KEYS`.
 pub const KEY_SEPARATOR: char = ' ';
 
@@ -148,7 +153,7 @@ pub const RESERVED: &[&str] = &[
     "TIMER_DEQUEUE_MS",
     "TIMER_ROLL_TIMES",
     TIMER_OUT_MS,
-    "TIMER_DEL_UNIQKEY",
+    TIMER_RECALLED,
     "TIMER_DELAY_LEVEL",
     BORN_HOST,
     BORN_TIMESTAMP,

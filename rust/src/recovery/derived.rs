@@ -14,6 +14,7 @@ use crate::index::consume_queue::Slot;
 use crate::index::delay::{DelayProgress, Moment};
 use crate::index::dispatch::Dispatcher;
 use crate::index::key_index::IndexEntry;
+use crate::index::timed::Waiting;
 use crate::log::commit_log::{Appended, EndsToCome};
 use crate::recovery::snapshot::Anchor;
 use crate::storage::settings::{DeletedQueue, Settings};
@@ -38,6 +39,8 @@ pub struct Derived {
     pub stored_half_progress: u64,
     /// How far the delayed messages are delivered.
     pub delays: DelayProgress,
+    /// The timed messages that wait.
+    pub timed: Waiting,
     /// Applies the log's next records, for a reader that follows a writer.
     pub replay: Replay,
     /// Queues that a broker deleted and began again, and the physical offset at which each began.
@@ -61,6 +64,7 @@ impl Derived {
             op_slot: Slot::NONE,
             stored_half_progress: half_progress,
             delays: DelayProgress::new(),
+            timed: Waiting::default(),
             replay: Replay::new(Keep::Open, first, half_progress),
             begun_again: HashMap::new(),
             end: first,

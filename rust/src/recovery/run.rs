@@ -15,6 +15,7 @@ use crate::index::consume_queue::{ConsumeQueue, Entry, QueueFiles};
 use crate::index::delay::is_delivery_of;
 use crate::index::dispatch::DispatchRequest;
 use crate::index::key_index::IndexFiles;
+use crate::index::timed::{self, Event};
 use crate::log::commit_log::{self, CommitLog, Tail};
 use crate::record::{RecordView, TransactionType};
 use crate::recovery::log_view::{self, LogFiles};
@@ -107,6 +108,7 @@ impl<'a> Run<'a> {
         derived.end = snapshot.position;
         derived.anchor = snapshot.anchor;
         derived.newest = TimestampMs(snapshot.newest_store_ms);
+        derived.timed = snapshot.timed;
     }
 
     /// Ends pending transactions whose half message a broker has removed. The broker considered them finished, and they
@@ -121,6 +123,10 @@ impl<'a> Run<'a> {
             table.decide(key, Outcome::FinishedUnknown);
             self.report.warn(format!("a pending half message was removed with its log file: {entry:?}"));
         }
+        let gone = self.derived.timed.remove_below(first);
+        if gone > 0 {
+            self.report.warn(format!("{gone} timed messages were removed with their log files before their time"));
+        }
     }
 
     /// Applies one record.
@@ -134,6 +140,7 @@ impl<'a> Run<'a> {
         }
         self.derived.replay.apply(&mut self.derived.table, view);
         self.note_delivery(view);
+        self.note_timed(view);
         self.derived.newest = self.derived.newest.max(view.store_timestamp);
         self.derived.end = view.physical_offset.0 + u64::from(view.size);
         self.derived.anchor = Some(Anchor {
@@ -158,11 +165,28 @@ impl<'a> Run<'a> {
         }
         // Records before this one were already read. A missing or bad record is not a pending delayed message.
         let found = self.log.read(delayed_at, view.physical_offset.0, |delayed, _| {
-            is_delivery_of(view, delayed).then_some((delayed.queue_id, delayed.queue_offset.0 + 1))
+            is_delivery_of(view, delayed, SCHEDULE_TOPIC).then_some((delayed.queue_id, delayed.queue_offset.0 + 1))
         });
         if let Ok(Some((queue_id, next))) = found {
             let progress = self.derived.delays.entry(queue_id).or_default();
             *progress = next.max(*progress);
+        }
+    }
+
+    /// Notes that a message waits for its time, or no longer does.
+    fn note_timed(&mut self, view: &RecordView<'_>) {
+        match timed::event(view, !self.derived.timed.is_empty()) {
+            Some(Event::Waits(message)) => {
+                self.derived.timed.insert(message);
+            }
+            Some(Event::Ends(message)) if self.derived.timed.contains(message) && !mutated(Mutant::TimedForgotten) => {
+                let waiting = PhysicalOffset(message.physical_offset);
+                let is_end = self.log.read(waiting, view.physical_offset.0, |waiting, _| timed::ends(view, waiting));
+                if is_end.unwrap_or(false) {
+                    self.derived.timed.remove(message);
+                }
+            }
+            _ => {}
         }
     }
 

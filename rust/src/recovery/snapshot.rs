@@ -12,6 +12,7 @@ use crate::base::error::Result;
 use crate::base::mutant::{Mutant, mutated};
 use crate::base::units::{QueueId, to_u64, to_usize};
 use crate::index::key_index::IndexMark;
+use crate::index::timed::{Timed, Waiting};
 use crate::storage::config_file::replace_file;
 use crate::storage::sealed::{HEADER, Reader, Seal, Writer};
 use crate::storage::{OpenMode, Storage};
@@ -23,7 +24,7 @@ use crate::transaction::{HalfCopy, Identity};
 
 const PATH: &str = "txstore/snapshot";
 /// A file of another version is ignored: the whole log is scanned once.
-const SEAL: Seal = Seal { magic: *b"txsnap\r\n", version: 3 };
+const SEAL: Seal = Seal { magic: *b"txsnap\r\n", version: 4 };
 /// Size of a pending transaction with one copy, in bytes.
 const PENDING_SIZE_MIN: usize = 2 * 8 + 2 * 8 + 8 * 4;
 
@@ -66,6 +67,8 @@ pub struct Snapshot {
     pub index: Option<IndexMark>,
     /// The transactions, with wall times.
     pub table: Table,
+    /// The timed messages that wait.
+    pub timed: Waiting,
 }
 
 impl Snapshot {
@@ -88,6 +91,11 @@ impl Snapshot {
         out.text(self.index.as_ref().map_or("", |mark| &mark.file));
         out.u32(self.index.as_ref().map_or(0, |mark| mark.count));
         write_table(&mut out, table, to_wall_ms);
+        out.u64(self.timed.len());
+        for message in self.timed.iter() {
+            out.i64(message.due_ms);
+            out.u64(message.physical_offset);
+        }
         out.seal(SEAL)
     }
 
@@ -134,6 +142,7 @@ impl Snapshot {
             queues,
             index: Some(mark).filter(|mark| !mark.file.is_empty()),
             table: read_table(&mut input)?,
+            timed: read_timed(&mut input)?,
         })
     }
 }
@@ -225,6 +234,14 @@ fn read_table(input: &mut Reader<'_>) -> Option<Table> {
         read_pending(input, &groups, &mut table)?;
     }
     Some(table)
+}
+
+fn read_timed(input: &mut Reader<'_>) -> Option<Waiting> {
+    let mut timed = Waiting::default();
+    for _ in 0..input.u64()? {
+        timed.insert(Timed { due_ms: input.i64()?, physical_offset: input.u64()? });
+    }
+    Some(timed)
 }
 
 fn read_pending(input: &mut Reader<'_>, groups: &[&str], table: &mut Table) -> Option<()> {

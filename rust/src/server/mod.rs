@@ -32,6 +32,7 @@ mod outbox;
 pub mod policy;
 pub mod pop;
 mod pull;
+mod recall;
 mod router;
 mod send;
 pub mod service;

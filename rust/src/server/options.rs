@@ -40,6 +40,8 @@ pub struct ServerOptions {
     pub memory_max: usize,
     /// Time limits for clients. The connection is closed after a limit.
     pub limits: TimeLimits,
+    /// The broker's name, by which clients find its address.
+    pub broker_name: String,
     /// The store's address, for the offset ids of messages.
     pub host: SocketAddr,
     /// TLS for TCP connections. `None`: without TLS.

@@ -8,7 +8,7 @@ use super::counters::Counters;
 use super::fields::Refusal;
 use super::service::Service;
 use super::session::{Session, UpdateWaiting};
-use super::{copy_log, end, offset, pull, send};
+use super::{copy_log, end, offset, pull, recall, send};
 use crate::remoting::codes::{Handler, RequestCode, request as codes, response};
 use crate::remoting::command::Command;
 
@@ -55,6 +55,7 @@ async fn obey(service: &Service, session: &Session, request: Command) -> Result<
         Handler::Send => copied(service, send::send(service, session, &request)).await,
         Handler::Pull => pull::pull(service, session, &request).await,
         Handler::End => copied(service, end::end(service, session, &request)).await,
+        Handler::Recall => copied(service, recall::recall(service, &request)).await,
         Handler::CopyLog => copy_log::copy(service, &request).await,
         Handler::Offset => update_offset(service, session, request).await,
         Handler::Python if appends(&request) => copied(service, service.decide(session, request)).await,

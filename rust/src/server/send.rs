@@ -9,6 +9,7 @@
 use super::accounts::ACCESS_KEY;
 use super::batch::{Part, parts_of};
 use super::fields::{Refusal, is_true, number, number_or, text};
+use super::recall;
 use super::service::{Service, Use};
 use super::session::Session;
 use super::tables::TopicEntry;
@@ -104,6 +105,7 @@ pub(super) async fn send(service: &Service, session: &Session, request: &Command
     let mut envelope = header.envelope(&entry, session, &part)?;
     if dead.is_some() {
         envelope.delay_level = 0;
+        envelope.timer = None;
     }
     let queue_id = queue(service, &entry, if dead.is_some() { 0 } else { header.queue_id })?;
     let message = NewMessage { envelope: &envelope, body: part.body, queue_id };
@@ -114,7 +116,11 @@ pub(super) async fn send(service: &Service, session: &Session, request: &Command
         vec![acknowledged(service, &header, written).await?]
     };
     count(&entry, kind_of(&envelope), &sent);
-    Ok(stored(service, request, &sent))
+    let mut answer = stored(service, request, &sent);
+    if let Some(handle) = sent.first().and_then(|sent| recall::handle_of(service, topic, sent)) {
+        answer.ext_fields.set("recallHandle", handle);
+    }
+    Ok(answer)
 }
 
 /// Stores those of the messages that are not stored yet, and returns the offsets of all.
@@ -152,6 +158,7 @@ fn says_half(properties: Properties<'_>) -> bool {
 
 fn kind_of(envelope: &Envelope) -> Kind {
     match envelope.delay_level {
+        0 if envelope.timer.is_some() => Kind::Delay,
         0 if Properties(&envelope.properties).get(SHARDING_KEY).is_some() => Kind::Fifo,
         0 => Kind::Normal,
         _ => Kind::Delay,
@@ -276,7 +283,7 @@ async fn send_batch(
             return Err(illegal("a batch cannot hold half messages"));
         }
         let envelope = header.envelope(&entry, session, part)?;
-        if envelope.delay_level > 0 {
+        if envelope.delay_level > 0 || envelope.timer.is_some() {
             return Err(illegal("a batch cannot hold delayed messages"));
         }
         envelopes.push(envelope);

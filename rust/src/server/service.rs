@@ -58,6 +58,8 @@ pub struct Service {
     pub(super) arrivals: Arc<Arrivals>,
     pub(super) durable: Durable,
     pub(super) copies: Copies,
+    /// The broker's name in recall handles.
+    pub(super) broker_name: String,
     /// What the clients of the gRPC protocol have in flight.
     pub(super) pop: Pop,
     /// The round-robin counter for sends whose client leaves the queue to the server.
@@ -100,6 +102,7 @@ impl Service {
             arrivals: Arc::default(),
             durable: Durable::default(),
             copies: Copies::new(options.copies),
+            broker_name: options.broker_name.clone(),
             pop: Pop::new(options.memory_max)?,
             turn: AtomicU32::new(0),
             tls: RwLock::new(tls.map(Arc::new)),

@@ -11,12 +11,14 @@ use super::{Inner, Shared, Store};
 use crate::base::error::{Error, Result};
 use crate::base::java;
 use crate::base::mutant::{Mutant, mutated};
-use crate::base::names::{self, HALF_TOPIC, SCHEDULE_TOPIC};
+use crate::base::names::{self, HALF_TOPIC, SCHEDULE_TOPIC, TIMED_TOPIC};
 use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 use crate::index::delay;
+use crate::index::timed::{self, TIMED_QUEUE, Timed};
 use crate::record::message::{Envelope, check_body};
 use crate::record::message_id::MessageId;
 use crate::record::properties::{self, Properties, UNIQUE_KEY};
+use crate::record::timer::Timer;
 use crate::record::{Draft, crc32};
 use crate::transaction::convert::{HalfNames, half_properties};
 use crate::transaction::table::NewHalf;
@@ -53,18 +55,20 @@ pub struct Sent {
     pub unique_id: MessageId,
     /// The physical offset of the record.
     pub physical_offset: PhysicalOffset,
-    /// The queue offset: of a half message in the half queue, of a delayed message in its level's queue.
+    /// The queue offset: of a half message in the half queue, of a delayed or timed message in the queue where it waits.
     pub queue_offset: QueueOffset,
-    /// The queue id. Half and delayed messages: the id of the real queue.
+    /// The queue id. Half, delayed and timed messages: the id of the real queue.
     pub queue_id: QueueId,
     /// The size of the record in bytes. 0 if the message was stored before.
     pub size: u32,
+    /// When it is due, in milliseconds since the epoch, if it waits for a time of its own.
+    pub due_ms: Option<i64>,
 }
 
 impl Sent {
     pub(super) const fn new(unique_id: MessageId, placed: Placed, queue_id: QueueId) -> Self {
         let Placed { physical_offset, queue_offset, size } = placed;
-        Self { unique_id, physical_offset, queue_offset, queue_id, size }
+        Self { unique_id, physical_offset, queue_offset, queue_id, size, due_ms: None }
     }
 }
 
@@ -141,6 +145,9 @@ impl Shared {
             let what = "a transactional message cannot be delayed\nhint: leave out its delay level";
             return Err(Error::InvalidMessage { what: what.into() });
         }
+        if let Some(timer) = half.message.envelope.timer {
+            self.check_time(timer)?;
+        }
         names::validate_group(half.group)
     }
 
@@ -151,13 +158,52 @@ impl Shared {
         wait: Wait,
         mut sent: impl FnMut(Sent),
     ) -> Result<()> {
+        self.check_timed(inner, messages)?;
         let mut batch = Batch::begin(self, inner, Purpose::Message)?;
         let mut text = std::mem::take(&mut batch.inner.scratch);
+        // Most calls have no timed message, and need no memory for a list.
+        let mut timed = Vec::new();
         for message in messages {
-            self.push_message(&mut batch, message, &mut text, &mut sent)?;
+            self.push_message(&mut batch, message, &mut text, &mut timed, &mut sent)?;
         }
         batch.inner.scratch = text;
-        batch.write(wait)
+        batch.write(wait)?;
+        for message in timed {
+            batch.inner.derived.timed.insert(message);
+        }
+        Ok(())
+    }
+
+    /// Refuses a message whose time is too far ahead, and further timed messages if too many wait.
+    fn check_timed(&self, inner: &Inner, messages: &[NewMessage<'_>]) -> Result<()> {
+        let mut new = 0;
+        for timer in messages.iter().filter_map(|message| message.envelope.timer) {
+            self.check_time(timer)?;
+            new += 1;
+        }
+        let waiting = inner.derived.timed.len();
+        if new > 0 && waiting.saturating_add(new) > self.options.timed_messages_max {
+            return Err(Error::TooManyPending {
+                what: "timed messages wait",
+                option: "timed_messages_max",
+                pending: waiting,
+            });
+        }
+        Ok(())
+    }
+
+    /// Refuses a time that is too far ahead.
+    fn check_time(&self, timer: Timer) -> Result<()> {
+        let now = self.clock.wall();
+        let (ahead_ms, most_s) = (timer.due_ms(now).saturating_sub(now.0), self.options.timer_max_delay_s);
+        if ahead_ms > most_s.saturating_mul(1_000) {
+            let ahead_s = ahead_ms / 1_000;
+            let what = format!(
+                "the message is to be delivered in {ahead_s} s; timer_max_delay_sec allows {most_s} s\nhint: choose an earlier time, or raise the option"
+            );
+            return Err(Error::InvalidMessage { what });
+        }
+        Ok(())
     }
 
     #[inline]
@@ -166,6 +212,7 @@ impl Shared {
         batch: &mut Batch<'_>,
         message: &NewMessage<'_>,
         text: &mut Vec<u8>,
+        timed: &mut Vec<Timed>,
         sent: &mut impl FnMut(Sent),
     ) -> Result<()> {
         let NewMessage { envelope, queue_id, .. } = *message;
@@ -175,10 +222,16 @@ impl Shared {
         text.clear();
         text.extend_from_slice(&envelope.properties);
         properties::push(text, UNIQUE_KEY, unique_id);
+        // A time that has passed already means at once.
+        let due_ms = envelope.timer.and_then(|timer| timer.due_after(batch.now()));
         // A delayed message is stored in the schedule topic, and its queue entry contains the time at which it is due.
-        let (topic, queue, topic_hash) = match envelope.delay_level {
-            0 => (&*envelope.topic, queue_id, envelope.topic_hash),
-            level => {
+        let (topic, queue, topic_hash) = match (envelope.delay_level, due_ms) {
+            (0, Some(due_ms)) => {
+                timed::hide(&envelope.topic, queue_id, due_ms, text);
+                (TIMED_TOPIC, TIMED_QUEUE, java::topic_hash(TIMED_TOPIC))
+            }
+            (0, None) => (&*envelope.topic, queue_id, envelope.topic_hash),
+            (level, _) => {
                 delay::hide(&envelope.topic, queue_id, text);
                 (SCHEDULE_TOPIC, delay::queue_of(level), java::topic_hash(SCHEDULE_TOPIC))
             }
@@ -189,8 +242,9 @@ impl Shared {
             0 => batch.push(&draft, envelope.tags_code, Some(&keys))?,
             level => batch.push_delayed(&draft, level, Some(&keys))?,
         };
+        timed.extend(due_ms.map(|due_ms| Timed { due_ms, physical_offset: placed.physical_offset.0 }));
         let unique_id = given.map_or(MessageId::Unique(generated), |given| MessageId::Text(given.into()));
-        sent(Sent::new(unique_id, placed, queue_id));
+        sent(Sent { due_ms, ..Sent::new(unique_id, placed, queue_id) });
         Ok(())
     }
 
@@ -231,7 +285,11 @@ impl Shared {
     pub(super) fn check_pending(&self, inner: &Inner) -> Result<()> {
         let pending = inner.derived.table.len();
         if pending >= self.options.pending_transactions_max {
-            return Err(Error::TooManyPending { option: "pending_transactions_max", pending });
+            return Err(Error::TooManyPending {
+                what: "transactions are pending",
+                option: "pending_transactions_max",
+                pending,
+            });
         }
         Ok(())
     }

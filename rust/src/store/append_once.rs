@@ -12,11 +12,11 @@ use super::batch::{Purpose, Unacknowledged, Wait};
 use super::{NewMessage, Sent, Shared, Store};
 use crate::base::error::{Error, Result};
 use crate::base::java;
-use crate::base::names::SCHEDULE_TOPIC;
+use crate::base::names::{SCHEDULE_TOPIC, TIMED_TOPIC};
 use crate::base::units::{PhysicalOffset, TimestampMs};
 use crate::record::RecordView;
 use crate::record::message_id::MessageId;
-use crate::record::properties::UNIQUE_KEY;
+use crate::record::properties::{TIMER_OUT_MS, UNIQUE_KEY};
 
 /// What became of a message that may already have been in the log.
 #[derive(Clone, Debug)]
@@ -140,6 +140,9 @@ impl Shared {
                 queue_offset: view.queue_offset,
                 queue_id: view.queue_id,
                 size: 0,
+                due_ms: Some(topic == TIMED_TOPIC)
+                    .filter(|waits| *waits)
+                    .and_then(|_| view.properties.get_str(TIMER_OUT_MS)?.parse().ok()),
             })
         };
         match self.log.read(physical_offset, self.log.appended(), sent) {
@@ -163,8 +166,10 @@ impl Shared {
     }
 }
 
-/// Returns the topics under which the index may have a message. A delayed one is first stored in the schedule topic.
+/// Returns the topics under which the index may have a message. A delayed or timed one first waits in a topic
+/// of the system.
 fn topics_of<'a>(message: &NewMessage<'a>) -> impl Iterator<Item = &'a str> {
     let delayed = (message.envelope.delay_level > 0).then_some(SCHEDULE_TOPIC);
-    [&*message.envelope.topic].into_iter().chain(delayed)
+    let timed = message.envelope.timer.map(|_| TIMED_TOPIC);
+    [&*message.envelope.topic].into_iter().chain(delayed).chain(timed)
 }

@@ -57,6 +57,11 @@ impl Store {
         self.shared.options.max_message_size
     }
 
+    /// Returns how far ahead the time of a message may be, in seconds.
+    pub fn timer_max_delay_s(&self) -> i64 {
+        self.shared.options.timer_max_delay_s
+    }
+
     /// Returns the queue offset up to which a group has acknowledged a queue.
     pub fn consumer_offset(&self, topic: &str, group: &str, queue_id: QueueId) -> Result<Option<u64>> {
         self.shared.refresh_offsets()?;

@@ -25,7 +25,7 @@ impl Store {
         self.shared.delete_queues(topic)
     }
 
-    /// Returns the number of delayed messages that are for a topic, or are retries of its messages.
+    /// Returns the number of delayed and timed messages that are for a topic, or are retries of its messages.
     pub fn delayed_messages(&self, topic: &str) -> Result<u64> {
         let shared = &self.shared;
         shared.refresh()?;
@@ -41,6 +41,10 @@ impl Store {
                 }
                 at += to_u64(entries.len());
             }
+        }
+        let timed: Vec<_> = shared.inner.lock().derived.timed.iter().collect();
+        for message in timed {
+            delayed += u64::from(shared.is_delayed_for(PhysicalOffset(message.physical_offset), topic)?);
         }
         Ok(delayed)
     }

@@ -4,7 +4,7 @@
 //! Out:    the messages that were due, appended as they were sent, in one write. When the next message is due.
 //! Always: each level keeps its order. A message is delivered once, also after a crash, as far as the log is intact: a
 //!         delivered message names its delayed record, and recovery takes the progress from there.
-//! Not here: when to call (Python).
+//! Not here: when to call (Python), messages with a time of their own (`deliver_timed`).
 
 use super::batch::{Batch, IndexKeys, Purpose, Wait};
 use super::{Inner, Shared, Store, StoredRecord};
@@ -14,11 +14,11 @@ use crate::base::mutant::{Mutant, mutated};
 use crate::base::names::SCHEDULE_TOPIC;
 use crate::base::units::{QueueId, to_u64};
 use crate::index::consume_queue::Entry;
-use crate::index::delay::{DelayProgress, delivery_draft};
+use crate::index::delay::{DelayProgress, WAITING, delivery_draft};
 use crate::record::properties::{KEYS, TAGS};
 
 /// The maximum bytes of records to deliver in one write, not counting the first.
-const BYTES_MAX: u64 = 1 << 20;
+pub(super) const BYTES_MAX: u64 = 1 << 20;
 
 /// The result of one round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,24 +56,39 @@ impl Round {
 }
 
 impl Store {
-    /// Delivers at most `max_messages` messages that are due.
+    /// Delivers at most `max_messages` messages with a delay level that are due, and as many with a time of their own.
     pub fn deliver_delayed(&self, max_messages: usize) -> Result<Delivered> {
         let shared = &self.shared;
         shared.check_appends("delivering delayed messages")?;
         let _one = shared.delivering.lock();
-        let (due, next_in_ms) = shared.due(max_messages)?;
-        if due.is_empty() {
-            return Ok(Delivered { next_in_ms, ..Delivered::default() });
-        }
-        let mut inner = shared.lock_to_send(Wait::Yes)?;
-        let delivered = shared.deliver_in(&mut inner, &due)?;
-        inner.unlogged_changes += 1;
-        let (messages, passed_over) = shared.unacknowledged(inner, Purpose::Message, delivered).acknowledged()?;
-        Ok(Delivered { messages, passed_over, next_in_ms })
+        let delayed = shared.deliver_levels(max_messages)?;
+        Ok(delayed.and(shared.deliver_timed(max_messages)?))
+    }
+}
+
+impl Delivered {
+    /// Returns the result of two rounds.
+    fn and(mut self, other: Self) -> Self {
+        self.messages += other.messages;
+        self.passed_over.extend(other.passed_over);
+        self.next_in_ms = [self.next_in_ms, other.next_in_ms].into_iter().flatten().min();
+        self
     }
 }
 
 impl Shared {
+    fn deliver_levels(&self, max_messages: usize) -> Result<Delivered> {
+        let (due, next_in_ms) = self.due(max_messages)?;
+        if due.is_empty() {
+            return Ok(Delivered { next_in_ms, ..Delivered::default() });
+        }
+        let mut inner = self.lock_to_send(Wait::Yes)?;
+        let delivered = self.deliver_in(&mut inner, &due)?;
+        inner.unlogged_changes += 1;
+        let (messages, passed_over) = self.unacknowledged(inner, Purpose::Message, delivered).acknowledged()?;
+        Ok(Delivered { messages, passed_over, next_in_ms })
+    }
+
     /// Returns the messages that are due, in order, and the milliseconds until the next one.
     fn due(&self, max_messages: usize) -> Result<(Vec<Due>, Option<i64>)> {
         let mut round = Round::default();
@@ -136,7 +151,7 @@ impl Shared {
     }
 
     /// Returns a record, or the reason why it can never be delivered. A temporary failure is an error.
-    fn delayed_record(
+    pub(super) fn delayed_record(
         &self,
         physical_offset: crate::base::units::PhysicalOffset,
     ) -> Result<std::result::Result<StoredRecord, String>> {
@@ -155,7 +170,7 @@ impl Shared {
         let mut text = std::mem::take(&mut batch.inner.scratch);
         let (mut messages, mut passed_over): (usize, Vec<String>) = (0, Vec::new());
         for one in due {
-            match self.push_due(&mut batch, one, &mut text)? {
+            match self.push_delivery(&mut batch, &one.record, WAITING, &mut text)? {
                 Ok(()) => messages += 1,
                 Err(why) => pass_over(one, &why, &mut passed_over),
             }
@@ -169,18 +184,20 @@ impl Shared {
         Ok((messages, passed_over))
     }
 
-    /// Adds one message to the batch, or returns the reason why it can never be delivered.
-    fn push_due(
+    /// Adds the delivery of one waiting record to the batch, or returns the reason why it can never be delivered.
+    /// `dropped`: its properties that are not delivered.
+    pub(super) fn push_delivery(
         &self,
         batch: &mut Batch<'_>,
-        due: &Due,
+        record: &std::result::Result<StoredRecord, String>,
+        dropped: &[&str],
         text: &mut Vec<u8>,
     ) -> Result<std::result::Result<(), String>> {
-        let record = match &due.record {
+        let record = match record {
             Ok(record) => record.view()?,
             Err(why) => return Ok(Err(why.clone())),
         };
-        let draft = match delivery_draft(&record, self.options.store_host, text) {
+        let draft = match delivery_draft(&record, dropped, self.options.store_host, text) {
             Ok(draft) => draft,
             Err(why) => return Ok(Err(why)),
         };

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::{Shared, Store};
 use crate::base::error::{Error, Result};
-use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC};
+use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMED_TOPIC};
 use crate::base::units::{PhysicalOffset, to_u64, to_usize};
 use crate::log::commit_log::Scanner;
 use crate::record::{RecordView, TransactionType, properties};
@@ -223,6 +223,7 @@ fn kind(view: &RecordView<'_>) -> &'static str {
         (OP_TOPIC, _) => "end",
         (DISCARD_TOPIC, _) => "discarded",
         (SCHEDULE_TOPIC, _) => "delayed",
+        (TIMED_TOPIC, _) => "timed",
         (_, TransactionType::Commit) => "committed",
         _ => "message",
     }

@@ -18,6 +18,7 @@ use crate::record::RecordView;
 use crate::record::message::ENGINES_OWN;
 use crate::record::message_id::MessageId;
 use crate::record::properties::{CLUSTER, MSG_REGION, Properties, TRACE_ON, WAIT};
+use crate::record::timer::TIMERS;
 use crate::transaction::{HalfCopy, HalfFacts, Identity};
 
 impl Shared {
@@ -62,7 +63,7 @@ impl Shared {
             let unique_id = MessageId::Text(message.unique_id.unwrap_or_default().into());
             end = end.max(physical_offset.plus(size.into()));
             let queue_offset = QueueOffset(half.queue_offset);
-            sent.push(Sent { unique_id, physical_offset, queue_offset, queue_id, size: 0 });
+            sent.push(Sent { unique_id, physical_offset, queue_offset, queue_id, size: 0, due_ms: None });
         }
         Ok(Some((sent, end)))
     }
@@ -95,6 +96,9 @@ fn difference(stored: &RecordView<'_>, half: &NewHalfMessage<'_>) -> std::result
     if stored.flag != envelope.flag {
         return Err("its flag differs");
     }
+    if facts.timer != envelope.timer {
+        return Err("its time differs");
+    }
     let is_same = own_properties(stored.properties) == own_properties(Properties(&envelope.properties));
     if !is_same && !mutated(Mutant::AnotherMessageJoins) {
         return Err("its keys, tags or properties differ");
@@ -105,7 +109,8 @@ fn difference(stored: &RecordView<'_>, half: &NewHalfMessage<'_>) -> std::result
 /// Returns a message's properties without those that the engine, a broker or the way of sending sets. They have no
 /// particular order, because a broker that puts a half message back changes the order.
 fn own_properties(properties: Properties<'_>) -> BTreeSet<(&[u8], &[u8])> {
-    let is_own = |name: &[u8]| !ENGINES_OWN.iter().chain(SET_ON_THE_WAY).any(|other| other.as_bytes() == name);
+    let others = || ENGINES_OWN.iter().chain(SET_ON_THE_WAY).chain(TIMERS);
+    let is_own = |name: &[u8]| !others().any(|other| other.as_bytes() == name);
     properties.iter().filter(|(name, _)| is_own(name)).collect()
 }
 

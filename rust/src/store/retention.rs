@@ -2,8 +2,8 @@
 //!
 //! In:     the log's files, the queues, how far each group has read, pending transactions.
 //! Out:    facts about each file, from the front.
-//! Always: considers only whole files before the one with the last record. A pending half and an undelivered delayed
-//!         message hold their file.
+//! Always: considers only whole files before the one with the last record. A pending half, and a
+//!         delayed or timed message that waits, hold their file.
 //! Not here: the maximum age (Python), removing (store/expire.rs).
 
 use crate::base::error::Result;
@@ -13,6 +13,7 @@ use crate::base::units::{PhysicalOffset, TimestampMs};
 use crate::index::consume_queue::{ConsumeQueue, QueueFiles};
 use crate::index::delay::DelayProgress;
 use crate::index::offsets::ConsumerOffsets;
+use crate::index::timed::Waiting;
 use crate::log::commit_log::CommitLog;
 use crate::recovery::Derived;
 
@@ -26,7 +27,7 @@ pub struct LogFile {
     /// How long ago its newest record was stored, or a little less, in milliseconds: measured by the next record. The
     /// lowest age by any clock, and never less than the age of a later file.
     pub age_ms: i64,
-    /// The file, or one before it, holds a pending half message or an undelivered delayed message.
+    /// The file, or one before it, holds a pending half message, or a delayed or timed message that waits.
     pub is_held: bool,
     /// The file, or one before it, holds a message that some group of its topic has not read.
     pub is_unread: bool,
@@ -44,7 +45,7 @@ pub enum FullFor {
 /// The lowest physical offsets of the log that are needed; `u64::MAX` if nothing is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needed {
-    /// The lowest copy of a pending half, or delayed message.
+    /// The lowest copy of a pending half, or delayed or timed message.
     pub held: u64,
     /// The lowest message that some group of its topic has not read.
     pub unread: u64,
@@ -54,6 +55,7 @@ pub struct Needed {
 #[derive(Debug)]
 pub struct Unread {
     pending: u64,
+    timed: Waiting,
     queues: Vec<UnreadQueue>,
 }
 
@@ -78,14 +80,20 @@ impl Unread {
             let in_memory = in_memory.filter(|entry| !entry.is_padding()).map(|entry| entry.physical_offset.0).next();
             Some(UnreadQueue { settled: queue.without_tail(), next_read, in_memory })
         };
-        Self { pending, queues: derived.dispatcher.queues.iter().filter_map(|(_, queue)| unread(queue)).collect() }
+        let timed = derived.timed.clone();
+        Self {
+            pending,
+            timed,
+            queues: derived.dispatcher.queues.iter().filter_map(|(_, queue)| unread(queue)).collect(),
+        }
     }
 }
 
 impl Needed {
     /// Returns the lowest offsets that are needed. Reads queue files.
     pub fn of(unread: &Unread, queue_files: &QueueFiles) -> Result<Self> {
-        let mut needed = Self { held: unread.pending, unread: u64::MAX };
+        let timed = unread.timed.lowest_physical_offset().filter(|_| !mutated(Mutant::TimedFileRemoved));
+        let mut needed = Self { held: unread.pending.min(timed.unwrap_or(u64::MAX)), unread: u64::MAX };
         for UnreadQueue { settled, next_read, in_memory } in &unread.queues {
             let in_files = queue_files.message_from(settled, *next_read)?.map(|(_, entry)| entry.physical_offset.0);
             let delayed = &*settled.topic == SCHEDULE_TOPIC;

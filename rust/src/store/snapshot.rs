@@ -19,6 +19,7 @@ use crate::base::sync::{AtomicBool, AtomicU64, Mutex};
 use crate::base::units::{PhysicalOffset, QueueId, TimestampMs};
 use crate::index::consume_queue::{ConsumeQueue, Slot};
 use crate::index::delay::DelayProgress;
+use crate::index::timed::Waiting;
 use crate::recovery::snapshot::{Anchor, QueueExtent, Snapshot};
 use crate::storage::checkpoint::Checkpoint;
 use crate::transaction::table::{Frozen, Table};
@@ -92,6 +93,7 @@ struct Captured {
     queues: Vec<QueueExtent>,
     delays: DelayProgress,
     table: Frozen,
+    timed: Waiting,
 }
 
 impl Store {
@@ -173,6 +175,7 @@ impl Shared {
             queues: inner.derived.dispatcher.queues.iter().map(extent).collect(),
             delays: delay_progress(inner),
             table: inner.derived.table.freeze(),
+            timed: inner.derived.timed.clone(),
         }
     }
 
@@ -189,6 +192,7 @@ impl Shared {
             queues: captured.queues,
             index: self.index_files.lock().mark(),
             table: Table::default(),
+            timed: captured.timed,
         };
         Ok(snapshot.encode(&captured.table, captured.mark.to_wall_ms))
     }

@@ -25,6 +25,7 @@ mod replicas;
 mod retention;
 mod several;
 mod snapshots;
+mod timed;
 mod transactions;
 mod without_waiting;
 

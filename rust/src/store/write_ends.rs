@@ -13,9 +13,10 @@ use crate::base::java;
 use crate::base::mutant::{Mutant, mutated};
 use crate::base::names::{self, OP_TOPIC};
 use crate::base::units::{PhysicalOffset, QueueId, to_usize};
+use crate::index::timed::Timed;
 use crate::record::decode::{Scanned, Verify, decode};
 use crate::record::{Draft, RecordView};
-use crate::transaction::convert::{discard_draft, final_draft};
+use crate::transaction::convert::{discard_draft, final_draft, timed_draft};
 use crate::transaction::counts::TopicNumber;
 use crate::transaction::op::{OP_PROPERTIES, REMOVE_TAG, fill_op_body};
 use crate::transaction::pending::Pending;
@@ -34,6 +35,8 @@ pub(super) struct Group {
     op_body: String,
     /// The result of an end that is a group by itself.
     pub(super) results: Vec<Result<Ended>>,
+    /// The final messages that wait for their time.
+    timed: Vec<Timed>,
     /// Why the group must not be written.
     failed: Option<Box<Error>>,
 }
@@ -43,6 +46,7 @@ impl Group {
         self.decisions.clear();
         self.ops.clear();
         self.named.clear();
+        self.timed.clear();
         self.failed = None;
     }
 }
@@ -113,6 +117,7 @@ impl Shared {
                 inner.derived.table.end(decision.key, decision.outcome, now_ms);
             }
         }
+        inner.note_timed(&mut group.timed);
         inner.note_ops(&group.ops);
         Ok(())
     }
@@ -134,7 +139,7 @@ impl Shared {
         let pushed = half_at(&bytes, end.half, end).and_then(|view| {
             let facts = HalfFacts::of(&view);
             check_id(end, facts.unique_id)?;
-            self.push_decision(batch, end.kind, &view, &facts, false, &mut text)
+            self.push_decision(batch, end.kind, &view, &facts, false, (&mut text, &mut group.timed))
         });
         (batch.inner.record, batch.inner.scratch) = (bytes, text);
         let (placed, topic) = pushed?;
@@ -160,7 +165,8 @@ impl Shared {
         let mut first = None;
         let mut text = std::mem::take(&mut batch.inner.scratch);
         for view in &views {
-            match self.push_decision(batch, end.kind, view, &HalfFacts::of(view), true, &mut text) {
+            let (facts, lists) = (HalfFacts::of(view), (&mut text, &mut group.timed));
+            match self.push_decision(batch, end.kind, view, &facts, true, lists) {
                 Ok(pushed) => first = first.or(Some(pushed)),
                 Err(error) => {
                     // The batch has a part of the set now, so it must not be written.
@@ -200,18 +206,26 @@ impl Shared {
         half: &RecordView<'_>,
         facts: &HalfFacts<'_>,
         is_in_set: bool,
-        text: &mut Vec<u8>,
+        (text, timed): (&mut Vec<u8>, &mut Vec<Timed>),
     ) -> Result<(Option<Placed>, TopicNumber)> {
         let topic = batch.inner.counts.topic(facts.real_topic);
+        // A time that has passed already means at once.
+        let due_ms = facts.timer.and_then(|timer| timer.due_after(batch.now()));
         let draft = match kind {
             EndKind::RollBack => return Ok((None, topic)),
-            EndKind::Commit => final_draft(half, facts, is_in_set, self.options.store_host, text),
+            EndKind::Commit => match due_ms {
+                Some(due_ms) => timed_draft(half, due_ms, self.options.store_host, text),
+                None => final_draft(half, facts, is_in_set, self.options.store_host, text),
+            },
             EndKind::Discard => discard_draft(half, self.options.store_host, text),
         };
         check_real(&draft)?;
         let topic_hash = java::topic_hash(draft.topic);
         let keys = IndexKeys { topic_hash, unique_id: facts.unique_id, keys: facts.keys };
         let placed = batch.push(&draft, java::tags_code(facts.tags), Some(&keys))?;
+        if let Some(due_ms) = due_ms.filter(|_| kind == EndKind::Commit) {
+            timed.push(Timed { due_ms, physical_offset: placed.physical_offset.0 });
+        }
         Ok((Some(placed), topic))
     }
 
@@ -262,24 +276,33 @@ impl Shared {
         }
         let mut batch = Batch::begin(self, inner, Purpose::End)?;
         let mut text = std::mem::take(&mut batch.inner.scratch);
+        let mut timed = Vec::new();
         for (half, outcome) in to_end {
             let kind = if *outcome == Outcome::Discarded { EndKind::Discard } else { EndKind::Commit };
             let bytes = self.copy_record(batch.inner, PhysicalOffset(half.physical_offset))?;
             let end = End { half: *half, kind, transaction_id: None, group: None, decider: Decider::Check };
             let view = half_at(&bytes, *half, &end)?;
-            self.push_decision(&mut batch, kind, &view, &HalfFacts::of(&view), true, &mut text)?;
+            self.push_decision(&mut batch, kind, &view, &HalfFacts::of(&view), true, (&mut text, &mut timed))?;
             batch.inner.record = bytes;
         }
         batch.inner.scratch = text;
         let mut group = Group { named: unnamed.clone(), ..Group::default() };
         self.push_op_messages(&mut batch, &mut group)?;
         batch.write(Wait::Yes)?;
+        batch.inner.note_timed(&mut timed);
         batch.inner.note_ops(&group.ops);
         Ok(())
     }
 }
 
 impl Inner {
+    /// Notes final messages that wait for their time.
+    fn note_timed(&mut self, timed: &mut Vec<Timed>) {
+        for message in timed.drain(..) {
+            self.derived.timed.insert(message);
+        }
+    }
+
     fn note_ops(&mut self, ops: &[(u64, u64)]) {
         for (queue_offset, highest) in ops {
             self.derived.table.ops.note(*queue_offset, *highest);

@@ -10,15 +10,17 @@ use std::net::SocketAddr;
 
 use crate::base::error::{Error, Result};
 use crate::base::mutant::{Mutant, mutated};
-use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC};
+use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, TIMED_TOPIC};
 use crate::base::options::PUT_BACK_ROOM;
 use crate::base::units::{PhysicalOffset, QueueId};
+use crate::index::timed::{TIMED_QUEUE, set_due};
 use crate::record::layout::{CRC_PROPERTY_LEN, PROPERTIES_MAX, SYS_COMMIT, SYS_TRANSACTION_MASK};
 use crate::record::message::Envelope;
 use crate::record::properties::{
-    self, PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, TRANSACTION_CHECK_TIMES, TRANSACTION_ID, TRANSACTION_PREPARED,
-    TRANSACTION_SET, UNIQUE_KEY,
+    self, PRODUCER_GROUP, Properties, REAL_QUEUE_ID, REAL_TOPIC, TIMER_DELIVER_MS, TRANSACTION_CHECK_TIMES,
+    TRANSACTION_ID, TRANSACTION_PREPARED, TRANSACTION_SET, TRANSACTION_TIMER, UNIQUE_KEY,
 };
+use crate::record::timer::TIMERS;
 use crate::record::{Draft, RecordView};
 
 use super::set::SetMark;
@@ -53,7 +55,13 @@ pub fn half_properties(
 ) -> Result<()> {
     let HalfNames { unique_id, transaction_id, group, mark } = *names;
     text.clear();
-    text.extend_from_slice(&envelope.properties);
+    match envelope.timer {
+        None => text.extend_from_slice(&envelope.properties),
+        Some(timer) => {
+            properties::copy_without(Properties(&envelope.properties), TIMERS, text);
+            properties::push(text, TRANSACTION_TIMER, &timer.to_half());
+        }
+    }
     properties::push(text, UNIQUE_KEY, unique_id);
     properties::push(text, TRANSACTION_PREPARED, "true");
     properties::push(text, PRODUCER_GROUP, group);
@@ -81,15 +89,31 @@ pub fn final_draft<'a>(
     text: &'a mut Vec<u8>,
 ) -> Draft<'a> {
     text.clear();
-    let hiding: &[&str] = match is_in_set {
+    let hiding: &[&str] = match (is_in_set, facts.timer) {
         _ if mutated(Mutant::FinalKeepsHiding) => &[],
-        false => &[REAL_TOPIC, REAL_QUEUE_ID],
-        true => &[REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_SET],
+        (false, None) => &[REAL_TOPIC, REAL_QUEUE_ID],
+        _ => &[REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_SET, TRANSACTION_TIMER],
     };
     properties::copy_without(half.properties, hiding, text);
     Draft {
         topic: facts.real_topic,
         queue_id: facts.real_queue_id,
+        sys_flag: (half.sys_flag & !SYS_TRANSACTION_MASK) | SYS_COMMIT,
+        prepared_transaction_offset: half.physical_offset,
+        ..as_is(half, store_host, text)
+    }
+}
+
+/// Returns the same for a message that then waits until `due_ms`: in the topic of timed messages.
+pub fn timed_draft<'a>(half: &RecordView<'a>, due_ms: i64, store_host: SocketAddr, text: &'a mut Vec<u8>) -> Draft<'a> {
+    text.clear();
+    // The properties that hide the real topic stay, because it remains hidden.
+    properties::copy_without(half.properties, &[TRANSACTION_SET, TRANSACTION_TIMER], text);
+    properties::push(text, TIMER_DELIVER_MS, itoa::Buffer::new().format(due_ms));
+    set_due(due_ms, text);
+    Draft {
+        topic: TIMED_TOPIC,
+        queue_id: TIMED_QUEUE,
         sys_flag: (half.sys_flag & !SYS_TRANSACTION_MASK) | SYS_COMMIT,
         prepared_transaction_offset: half.physical_offset,
         ..as_is(half, store_host, text)

@@ -38,6 +38,7 @@ use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 use crate::base::units::QueueId;
 use crate::record::RecordView;
 use crate::record::properties::{CHECK_IMMUNITY_TIME, PRODUCER_GROUP, Properties, UNIQUE_KEY};
+use crate::record::timer::Timer;
 
 /// The id of the half message queue. txstore and RocketMQ use only this one.
 pub const HALF_QUEUE: QueueId = QueueId(0);
@@ -111,6 +112,8 @@ pub struct HalfFacts<'a> {
     pub sent: bool,
     /// How long no check is sent, in milliseconds.
     pub immunity_ms: Option<i64>,
+    /// When to deliver its message, if that is not when the transaction is committed.
+    pub timer: Option<Timer>,
     /// Its tag.
     pub tags: Option<&'a str>,
     /// Its keys, separated by spaces.
@@ -129,6 +132,7 @@ impl<'a> HalfFacts<'a> {
             checks: 0,
             sent: true,
             immunity_ms: None,
+            timer: None,
             tags: None,
             keys: None,
         };
@@ -143,6 +147,7 @@ impl<'a> HalfFacts<'a> {
                 name::QUEUE => facts.real_queue_id = QueueId(number(text())),
                 name::CHECKS => facts.checks = number(text()),
                 name::IMMUNITY => facts.immunity_ms = text().and_then(parse_immunity_ms),
+                name::TIMER => facts.timer = text().and_then(Timer::of_half),
                 name::TAGS => facts.tags = text(),
                 name::KEYS => facts.keys = text(),
                 _ => {}
@@ -168,6 +173,7 @@ mod name {
     pub(super) const QUEUE: &[u8] = of::REAL_QUEUE_ID.as_bytes();
     pub(super) const CHECKS: &[u8] = of::TRANSACTION_CHECK_TIMES.as_bytes();
     pub(super) const IMMUNITY: &[u8] = of::CHECK_IMMUNITY_TIME.as_bytes();
+    pub(super) const TIMER: &[u8] = of::TRANSACTION_TIMER.as_bytes();
     pub(super) const TAGS: &[u8] = of::TAGS.as_bytes();
     pub(super) const KEYS: &[u8] = of::KEYS.as_bytes();
 }

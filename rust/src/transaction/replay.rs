@@ -18,7 +18,7 @@ use super::table::{Key, NewHalf, Table};
 use super::{HALF_QUEUE, HalfCopy, HalfFacts, Identity};
 use crate::base::error::Outcome;
 use crate::base::mutant::{Mutant, mutated};
-use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, REPAIR_TOPIC, SHORT_REPAIR_TOPIC};
+use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, REPAIR_TOPIC, SHORT_REPAIR_TOPIC, TIMED_TOPIC};
 use crate::base::units::TimestampMs;
 use crate::record::properties::REAL_TOPIC;
 use crate::record::{RecordView, TransactionType};
@@ -365,7 +365,7 @@ impl Replay {
     }
 
     fn final_message(&mut self, table: &mut Table, view: &RecordView<'_>) {
-        let identity = Identity::of(view.properties, view.topic, view.body_crc);
+        let identity = Identity::of(view.properties, final_topic(view), view.body_crc);
         let half = view.prepared_transaction_offset.0;
         if let Some(key) = self.find(table, identity, half, false) {
             table.saw_final(key);
@@ -514,6 +514,12 @@ impl Replay {
         table.recent.note(identity, outcome, self.now_ms);
         table.decide(key, outcome);
     }
+}
+
+/// Returns the topic of a committed message. One with a time first waits for it in another topic.
+pub fn final_topic<'a>(view: &RecordView<'a>) -> &'a str {
+    let waits = view.topic == TIMED_TOPIC && !mutated(Mutant::TimedFinalUnknown);
+    waits.then(|| view.properties.get_str(REAL_TOPIC)).flatten().unwrap_or(view.topic)
 }
 
 /// Returns whether a sent half joins a transaction that has not ended yet.

@@ -38,7 +38,8 @@ __all__ = ["PendingMessage", "pending_messages", "seen_by_others"]
 
 T = TypeVar("T")
 _LOOKS = 10  # At an SQLite database to which others write: then nothing is pending.
-_ARGUMENTS = frozenset(("TAGS", "KEYS", "DELAY", "__SHARDINGKEY", "UNIQ_KEY"))  # Properties with a field of their own.
+_ARGUMENTS = frozenset(("TAGS", "KEYS", "DELAY", "TIMER_DELIVER_MS", "__SHARDINGKEY", "UNIQ_KEY"))
+"""Properties with a field of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class PendingMessage:
     """The application's own properties."""
     message_group: str | None
     delay_level: int
+    deliver_at: datetime | None
+    """When it is delivered, in UTC; None for at once or by the delay level."""
     flag: int
     producer_group: str
     queue_id: int | None
@@ -137,6 +140,7 @@ def _message_of(row: OutboxRow) -> PendingMessage:
         properties={name: value for name, value in properties.items() if name not in _ARGUMENTS},
         message_group=row.message_group,
         delay_level=row.delay_level,
+        deliver_at=row.deliver_at,
         flag=row.flag,
         producer_group=row.producer_group,
         queue_id=row.queue_id,

@@ -20,7 +20,7 @@ pub use progress::{DelayOffsets, DelayProgress};
 
 use std::net::SocketAddr;
 
-use crate::base::names::{HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, valid_path_component};
+use crate::base::names::{HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMED_TOPIC, valid_path_component};
 use crate::base::units::{QueueId, TimestampMs};
 use crate::record::layout::SYS_TRANSACTION_MASK;
 use crate::record::message::DELAY_LEVEL_MAX;
@@ -64,20 +64,22 @@ pub fn delivery_ms(level: u8, now: TimestampMs) -> i64 {
     now.0.saturating_add(level_ms(level.into()))
 }
 
-/// Returns the draft to deliver for a record of the schedule topic, or the reason why there is none.
+/// Returns the draft to deliver for a waiting record, or the reason why there is none. `dropped`: its properties that
+/// are not delivered.
 pub fn delivery_draft<'a>(
     waiting: &RecordView<'a>,
+    dropped: &[&str],
     store_host: SocketAddr,
     text: &'a mut Vec<u8>,
 ) -> Result<Draft<'a>, String> {
     let topic = waiting.properties.get_str(REAL_TOPIC).unwrap_or_default();
     let queue_id = waiting.properties.get_str(REAL_QUEUE_ID).and_then(|id| id.parse().ok()).unwrap_or(-1);
-    let own = [SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC].contains(&topic);
+    let own = [SCHEDULE_TOPIC, TIMED_TOPIC, HALF_TOPIC, OP_TOPIC].contains(&topic);
     if !valid_path_component(topic) || queue_id < 0 || own {
         return Err(format!("it contains the invalid queue {queue_id} of topic {topic:?}"));
     }
     text.clear();
-    properties::copy_without(waiting.properties, WAITING, text);
+    properties::copy_without(waiting.properties, dropped, text);
     Ok(Draft {
         topic,
         queue_id: QueueId(queue_id),
@@ -95,10 +97,10 @@ pub fn delivery_draft<'a>(
     })
 }
 
-/// Returns whether `delivered`, which names the physical offset of `waiting`, is its delivery.
-pub fn is_delivery_of(delivered: &RecordView<'_>, waiting: &RecordView<'_>) -> bool {
+/// Returns whether `delivered`, which names the physical offset of `waiting`, is its delivery from the topic `from`.
+pub fn is_delivery_of(delivered: &RecordView<'_>, waiting: &RecordView<'_>, from: &str) -> bool {
     delivered.transaction_type() == TransactionType::None
-        && waiting.topic == SCHEDULE_TOPIC
+        && waiting.topic == from
         && waiting.properties.get_str(REAL_TOPIC) == Some(delivered.topic)
         && delivered.unique_id().is_some()
         && waiting.unique_id() == delivered.unique_id()

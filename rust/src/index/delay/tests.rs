@@ -56,7 +56,7 @@ fn a_delivered_message_is_the_one_that_was_sent() {
     hide("orders", QueueId(6), &mut text);
     let bytes = waiting(&text, SYS_COMMIT | 1);
     let mut scratch = b"left over".to_vec();
-    let draft = delivery_draft(&view(&bytes), "127.0.0.1:1".parse().unwrap(), &mut scratch).unwrap();
+    let draft = delivery_draft(&view(&bytes), WAITING, "127.0.0.1:1".parse().unwrap(), &mut scratch).unwrap();
     assert_eq!((draft.topic, draft.queue_id), ("orders", QueueId(6)));
     assert_eq!(draft.properties, b"KEYS\x01k\x02mine\x01x\x02");
     assert_eq!((draft.sys_flag, draft.flag, draft.reconsume_times), (1, 7, 4), "no transaction's record any more");
@@ -75,7 +75,7 @@ fn what_names_no_topic_of_a_client_cannot_be_delivered() {
         b"REAL_TOPIC\x01RMQ_SYS_TRANS_HALF_TOPIC\x02REAL_QID\x010\x02",
     ] {
         let bytes = waiting(properties, 0);
-        let refused = delivery_draft(&view(&bytes), "127.0.0.1:1".parse().unwrap(), &mut scratch);
+        let refused = delivery_draft(&view(&bytes), WAITING, "127.0.0.1:1".parse().unwrap(), &mut scratch);
         assert!(refused.is_err(), "{:?}", Properties(properties));
     }
 }

@@ -32,8 +32,8 @@ const BUFFER_MAX: usize = 8 << 20;
 /// Ends may still use this many bytes when sends find the disk full, in addition to what each of them may need.
 const END_RESERVE: u64 = 1 << 20;
 /// Bytes that an end may write in addition to a copy of its half message: its op message (about 165 bytes), a longer
-/// topic.
-const END_EXTRA: u64 = 192;
+/// topic or the time at which it is delivered.
+const END_EXTRA: u64 = 224;
 
 /// The pending half messages. Each may be copied by its end when no more space can be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

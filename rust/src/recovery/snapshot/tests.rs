@@ -60,7 +60,16 @@ fn snapshot(queues: usize) -> Snapshot {
         queues: (0..queues).map(queue).collect(),
         index: Some(IndexMark { file: "20260101000000000".into(), count: 9 }),
         table: Table::default(),
+        timed: waiting(),
     }
+}
+
+fn waiting() -> Waiting {
+    let mut waiting = Waiting::default();
+    for (due_ms, physical_offset) in [(1_700_000_000_000, 17), (1_700_000_000_000, 4), (1_699_999_000_001, 99)] {
+        waiting.insert(Timed { due_ms, physical_offset });
+    }
+    waiting
 }
 
 fn facts(table: &Table) -> Vec<String> {

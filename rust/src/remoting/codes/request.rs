@@ -8,7 +8,7 @@ use AccessRule::{
     Admin, EndHalf, Group, HandBack, Heartbeat, Leave, Lock, Read, ReadInGroup, ReadRecord, SendOrRead, SendTo,
     SendToEach, Signature,
 };
-use Handler::{Client, CopyLog, End, Offset, Pull, Python, Refused, Send};
+use Handler::{Client, CopyLog, End, Offset, Pull, Python, Recall, Refused, Send};
 
 /// The part of a server that answers a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub enum Handler {
     Pull,
     /// The engine ends a transaction.
     End,
+    /// The engine recalls a message.
+    Recall,
     /// The engine passes its log on to a replica.
     CopyLog,
     /// The engine, if it knows the group and the topic. Otherwise Python.
@@ -80,13 +82,13 @@ pub struct RequestCode {
 impl Handler {
     /// Returns whether the engine writes to the store for such a request.
     pub const fn writes(self) -> bool {
-        matches!(self, Self::Send | Self::End | Self::Offset)
+        matches!(self, Self::Send | Self::End | Self::Recall | Self::Offset)
     }
 
     /// Returns the handler's name for people, or `None` if the request is refused.
     pub const fn name(self) -> Option<&'static str> {
         match self {
-            Self::Send | Self::Pull | Self::End | Self::CopyLog => Some("engine"),
+            Self::Send | Self::Pull | Self::End | Self::Recall | Self::CopyLog => Some("engine"),
             Self::Offset => Some("engine or Python"),
             Self::Python => Some("Python"),
             Self::Client => Some("client"),
@@ -246,7 +248,7 @@ request_codes! {
     CHECK_ROCKSDB_CQ_WRITE_PROGRESS = 354: Refused, Admin;
     EXPORT_ROCKSDB_CONFIG_TO_JSON = 355: Refused, Admin;
     LITE_PULL_MESSAGE = 361: Pull, ReadInGroup;
-    RECALL_MESSAGE = 370: Refused, Admin;
+    RECALL_MESSAGE = 370: Recall, SendTo("topic");
     QUERY_ASSIGNMENT = 400: Refused, Admin;
     SET_MESSAGE_REQUEST_MODE = 401: Refused, Admin;
     GET_ALL_MESSAGE_REQUEST_MODE = 402: Refused, Admin;

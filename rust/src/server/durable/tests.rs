@@ -42,6 +42,7 @@ impl Served {
             local: None,
             io_threads: 1,
             connections_max: 10,
+            broker_name: "txstore".to_owned(),
             host: anywhere,
             tls: None,
             grpc: None,

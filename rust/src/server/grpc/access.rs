@@ -27,6 +27,10 @@ pub(super) fn ending<'a>(service: &Service, request: &'a wire::EndTransactionReq
     topics.map(|topic| send(&topic).owned()).collect()
 }
 
+pub(super) fn recalling<'a>(_: &Service, request: &'a wire::RecallMessageRequest) -> Vec<Need<'a>> {
+    request.topic.iter().map(|topic| send(&topic.name)).collect()
+}
+
 pub(super) fn heartbeat<'a>(_: &Service, request: &'a wire::HeartbeatRequest) -> Vec<Need<'a>> {
     request.group.iter().filter(|named| !named.name.is_empty()).map(|named| group(&named.name)).collect()
 }

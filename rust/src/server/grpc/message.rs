@@ -21,7 +21,7 @@ use crate::record::compression::BODY_MAX;
 use crate::record::layout::{SYS_COMPRESSED, SYS_LZ4, SYS_ZLIB, SYS_ZSTD};
 use crate::record::properties::{
     self, DELAY, DLQ_ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, KEY_SEPARATOR, KEYS, SHARDING_KEY, TAGS, TIMER_DELIVER_MS,
-    TRANSACTION_ID, TRANSACTION_PREPARED,
+    TRANSACTION_ID, TRANSACTION_PREPARED, TRANSACTION_SET, TRANSACTION_TIMER,
 };
 use crate::record::{Properties, RecordView, decompress};
 
@@ -162,6 +162,10 @@ pub(super) fn outgoing(view: &RecordView<'_>, topic: &str, queue_id: QueueId) ->
         queue_id: queue_id.0,
         queue_offset: i64::try_from(view.queue_offset.0).ok(),
         delivery_attempt: Some(view.reconsume_times.saturating_add(1)),
+        delivery_timestamp: named
+            .get_str(TIMER_DELIVER_MS)
+            .and_then(|time| time.parse().ok())
+            .map(Timestamp::from_millis),
         message_group: text(SHARDING_KEY),
         dead_letter_queue: text(DLQ_ORIGIN_TOPIC)
             .map(|topic| DeadLetterQueue { topic, message_id: text(DLQ_ORIGIN_MESSAGE_ID).unwrap_or_default() }),
@@ -188,7 +192,8 @@ fn plain(view: &RecordView<'_>) -> (Bytes, i32) {
 fn own(named: Properties<'_>) -> BTreeMap<String, String> {
     let pairs = named.iter().filter_map(|(name, value)| {
         let (name, value) = (std::str::from_utf8(name).ok()?, std::str::from_utf8(value).ok()?);
-        let is_ours = properties::is_reserved(name) || name == TRANSACTION_ID;
+        let is_ours =
+            properties::is_reserved(name) || [TRANSACTION_ID, TRANSACTION_SET, TRANSACTION_TIMER].contains(&name);
         (!is_ours).then(|| (name.to_owned(), value.to_owned()))
     });
     pairs.collect()

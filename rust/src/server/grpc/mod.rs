@@ -25,6 +25,7 @@ mod message;
 mod moves;
 #[cfg(feature = "testing")]
 pub mod probe;
+mod recall;
 mod receive;
 mod route;
 mod router;

@@ -13,6 +13,7 @@ use tonic::Code;
 use super::status::{self, Refused};
 use super::wire::{self, Command, TelemetryCommand};
 use super::{consumers, message, receive, send, settings, shape, transaction};
+use crate::base::options::TIMER_MAX_DELAY_S;
 use crate::base::units::TimestampMs;
 use crate::record::Properties;
 use crate::record::message::Topic;
@@ -86,9 +87,9 @@ fn sending(request: &wire::SendMessageRequest) -> Result<Stored, Refused> {
         message::check(message, &system, BODY_MAX)?;
         let (_, sys_flag) = message::stored_body(&message.body, system.body_encoding, BODY_MAX)?;
         let topic = Topic::new(message.topic.as_ref().map_or("", |topic| topic.name.as_str()))?;
-        let level = send::delay_level(&system, NOW)?;
+        send::check_time(&system, NOW, TIMER_MAX_DELAY_S)?;
         let host = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-        let envelope = send::envelope(&topic, message, &system, (level, sys_flag), host)?;
+        let envelope = send::envelope(&topic, message, &system, sys_flag, host)?;
         if stored.is_empty() {
             let pairs = Properties(&envelope.properties);
             stored = pairs.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect();

@@ -23,7 +23,7 @@ use super::codec::Codec;
 use super::link::{Held, Inbound, Link, Outbound};
 use super::status::{self, Refused};
 use super::wire::{self, Answer};
-use super::{Messaging, access, heartbeat, leases, receive, route, send, telemetry, transaction, unserved};
+use super::{Messaging, access, heartbeat, leases, recall, receive, route, send, telemetry, transaction, unserved};
 use crate::server::accounts::Need;
 use crate::server::counters::Counters;
 use crate::server::service::Service;
@@ -79,7 +79,8 @@ pub(super) async fn answer(
             unary(rpc("ForwardMessageToDeadLetterQueue"), access::forwarding, leases::forward, request).await
         }
         // Each answer, also the one frame of a stream, begins with its status at the same tag.
-        "RecallMessage" | "SyncLiteSubscription" | "PullMessage" | "UpdateOffset" | "GetOffset" | "QueryOffset" => {
+        "RecallMessage" => unary(rpc("RecallMessage"), access::recalling, recall::recall, request).await,
+        "SyncLiteSubscription" | "PullMessage" | "UpdateOffset" | "GetOffset" | "QueryOffset" => {
             unary(rpc("(unserved)"), access::nothing, unserved::unserved, request).await
         }
         _ => tonic::Status::unimplemented(format!("{} is not an RPC of this server", request.uri().path())).into_http(),

@@ -20,20 +20,17 @@ use super::wire::{
 use crate::base::clock::{Clock, SystemClock};
 use crate::base::java;
 use crate::base::units::{QueueId, TimestampMs};
-use crate::index::delay::level_ms;
-use crate::record::message::{DELAY_LEVEL_MAX, Envelope, Origin, Parts, Topic};
+use crate::record::message::{Envelope, Origin, Parts, Topic};
 use crate::record::properties::{self, CHECK_IMMUNITY_TIME, KEY_SEPARATOR};
-use crate::server::copy_log;
 use crate::server::service::Use;
 use crate::server::tables::TopicEntry;
 use crate::server::traffic::Kind;
+use crate::server::{copy_log, recall};
 use crate::store::{NewHalfMessage, NewMessage, Sent, Wait};
 use crate::transaction::HalfCopy;
 
 /// The most seconds before a half message is checked.
 const IMMUNITY_MAX_S: i64 = 3_600;
-/// By how much a delay level may be shorter than the time that is left, and longer if that is more than a tenth.
-const DELAY_TOLERANCE_MS: i64 = 1_000;
 
 pub(super) async fn send(call: Call, request: SendMessageRequest) -> Result<SendMessageResponse, Refused> {
     let service = call.service();
@@ -75,9 +72,9 @@ async fn store(call: &Call, entry: &TopicEntry, message: &Message) -> Result<Sen
     message::check(message, &system, body_max)?;
     let (body, sys_flag) = message::stored_body(&message.body, system.body_encoding, body_max)?;
     let kind = check_type(call, entry, &system)?;
-    let delay_level = delay_level(&system, SystemClock.wall())?;
+    check_time(&system, SystemClock.wall(), call.service().store.timer_max_delay_s())?;
     let born_host = call.session.born_host;
-    let envelope = envelope(&entry.topic, message, &system, (delay_level, sys_flag), born_host)?;
+    let envelope = envelope(&entry.topic, message, &system, sys_flag, born_host)?;
     let queue_id = queue(call, entry, &system)?;
     let sent = if kind == Kind::Transaction {
         store_half(call, &envelope, &body, queue_id).await?
@@ -90,17 +87,17 @@ async fn store(call: &Call, entry: &TopicEntry, message: &Message) -> Result<Sen
     if sent.size > 0 {
         entry.traffic.sent(kind, sent.size.into());
     }
-    Ok(result(system.message_id, kind, &sent))
+    Ok(result(call, entry.name(), system.message_id, kind, &sent))
 }
 
-fn result(message_id: String, kind: Kind, sent: &Sent) -> SendResultEntry {
+fn result(call: &Call, topic: &str, message_id: String, kind: Kind, sent: &Sent) -> SendResultEntry {
     let half = HalfCopy { queue_offset: sent.queue_offset.0, physical_offset: sent.physical_offset.0 };
     SendResultEntry {
         status: Some(ok()),
         message_id,
         transaction_id: if kind == Kind::Transaction { transaction::id_of(half) } else { String::new() },
         offset: i64::try_from(sent.queue_offset.0).unwrap_or(i64::MAX),
-        recall_handle: String::new(),
+        recall_handle: recall::handle_of(call.service(), topic, sent).unwrap_or_default(),
     }
 }
 
@@ -130,9 +127,6 @@ fn check_type(call: &Call, entry: &TopicEntry, system: &SystemProperties) -> Res
         Kind::Normal
     };
     let conflict = |what: &str| Refused::new(status::MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, what);
-    if kind == Kind::Transaction && system.delivery_timestamp.is_some() {
-        return Err(conflict("a transactional message cannot be delayed"));
-    }
     let declared = entry.message_type.filter(|_| call.messaging.checks_message_types);
     match declared.filter(|declared| *declared != kind) {
         None => Ok(kind),
@@ -148,7 +142,7 @@ pub(super) fn envelope(
     topic: &Topic,
     message: &Message,
     system: &SystemProperties,
-    (delay_level, sys_flag): (u8, i32),
+    sys_flag: i32,
     born_host: SocketAddr,
 ) -> Result<Envelope, Refused> {
     let properties: Vec<(&str, &str)> = message
@@ -164,7 +158,8 @@ pub(super) fn envelope(
         keys: &system.keys.join(KEY_SEPARATOR.encode_utf8(&mut [0; 4])),
         properties: &properties,
         flag: 0,
-        delay_level: delay_level.into(),
+        delay_level: 0,
+        deliver_ms: system.delivery_timestamp.as_ref().map(Timestamp::as_millis),
         message_group: system.message_group.as_deref(),
     };
     let mut envelope = Envelope::of(topic.clone(), &parts)?;
@@ -195,24 +190,16 @@ fn immunity_s(system: &SystemProperties) -> Result<Option<i64>, Refused> {
     Ok(Some(duration.seconds))
 }
 
-/// Returns the delay level for a delivery time: 0 if it has passed, otherwise the level that is nearest to the time left.
-pub(super) fn delay_level(system: &SystemProperties, now: TimestampMs) -> Result<u8, Refused> {
-    let Some(wanted) = system.delivery_timestamp else { return Ok(0) };
-    let left_ms = wanted.as_millis().saturating_sub(now.0);
-    if left_ms <= 0 {
-        return Ok(0);
+/// Refuses a delivery time that is too far ahead. One that has passed means at once.
+pub(super) fn check_time(system: &SystemProperties, now: TimestampMs, most_s: i64) -> Result<(), Refused> {
+    let Some(wanted) = system.delivery_timestamp else { return Ok(()) };
+    let ahead_ms = wanted.as_millis().saturating_sub(now.0);
+    if ahead_ms <= most_s.saturating_mul(1_000) {
+        return Ok(());
     }
-    let distance = |level: u8| level_ms(level.into()).abs_diff(left_ms);
-    let nearest = (1..=DELAY_LEVEL_MAX).min_by_key(|level| distance(*level)).unwrap_or(DELAY_LEVEL_MAX);
-    let over_ms = level_ms(nearest.into()) - left_ms;
-    if (-DELAY_TOLERANCE_MS..=DELAY_TOLERANCE_MS.max(left_ms / 10)).contains(&over_ms) {
-        return Ok(nearest);
-    }
-    let seconds = |milliseconds: i64| milliseconds / 1_000;
     let what = format!(
-        "no delay level fits a delivery in {} s: the nearest is {} s\nhint: use a delay of 1, 5, 10 or 30 s, 1 to 10, 20 or 30 min, 1 or 2 h",
-        seconds(left_ms),
-        seconds(level_ms(nearest.into()))
+        "the delivery time is {} s ahead; timer_max_delay_sec allows {most_s} s\nhint: choose an earlier time",
+        ahead_ms / 1_000
     );
     Err(Refused::new(status::ILLEGAL_DELIVERY_TIME, what))
 }
@@ -234,38 +221,20 @@ mod tests {
 
     const NOW: TimestampMs = TimestampMs(1_700_000_000_000);
 
-    fn level_in(milliseconds: i64) -> Result<u8, i32> {
-        let wanted = Timestamp::from_millis(NOW.0 + milliseconds);
-        let system = SystemProperties { delivery_timestamp: Some(wanted), ..SystemProperties::default() };
-        delay_level(&system, NOW).map_err(|refused| refused.code)
-    }
-
     #[test]
-    fn a_level_fits_if_it_is_a_second_shorter_or_a_tenth_longer_at_most() {
-        for (milliseconds, level) in [
-            (-5_000, 0),
-            (0, 0),
-            (1, 1),
-            (1_000, 1),
-            (2_000, 1),
-            (4_000, 2),
-            (6_000, 2),
-            (9_000, 3),
-            (11_000, 3),
-            (27_300, 4),
-            (55_000, 5),
-            (61_000, 5),
-            (600_000, 14),
-            (7_200_000, 18),
-            (7_201_000, 18),
-        ] {
-            assert_eq!(level_in(milliseconds), Ok(level), "{milliseconds} ms");
+    fn a_delivery_time_may_be_as_far_ahead_as_the_option_says() {
+        let checked = |milliseconds: i64| {
+            let wanted = Timestamp::from_millis(NOW.0 + milliseconds);
+            let system = SystemProperties { delivery_timestamp: Some(wanted), ..SystemProperties::default() };
+            check_time(&system, NOW, 60).map_err(|refused| refused.code)
+        };
+        for milliseconds in [-1_000_000, 0, 1, 60_000] {
+            assert_eq!(checked(milliseconds), Ok(()), "{milliseconds} ms");
         }
-        for milliseconds in [2_001, 3_999, 6_001, 8_999, 11_001, 27_000, 62_000, 650_000, 7_201_001, 86_400_000] {
-            assert_eq!(level_in(milliseconds), Err(status::ILLEGAL_DELIVERY_TIME), "{milliseconds} ms");
+        for milliseconds in [60_001, 86_400_000] {
+            assert_eq!(checked(milliseconds), Err(status::ILLEGAL_DELIVERY_TIME), "{milliseconds} ms");
         }
-        let no_time = SystemProperties::default();
-        assert_eq!(delay_level(&no_time, NOW).ok(), Some(0));
+        assert_eq!(check_time(&SystemProperties::default(), NOW, 60).ok(), Some(()));
     }
 
     #[test]

@@ -42,7 +42,7 @@ codes! {
     ILLEGAL_FILTER_EXPRESSION = 40_010;
     /// The invisible duration is not accepted.
     ILLEGAL_INVISIBLE_TIME = 40_011;
-    /// No delay level fits the delivery time.
+    /// The delivery time is too far ahead.
     ILLEGAL_DELIVERY_TIME = 40_012;
     /// The receipt handle is not known, or no longer.
     INVALID_RECEIPT_HANDLE = 40_013;

@@ -1,5 +1,4 @@
-//! Refuses the RPCs that are not served: recalls, light topics, and the calls of pull consumers, which no official client
-//! has.
+//! Refuses the RPCs that are not served: light topics, and the calls of pull consumers, which no official client has.
 //!
 //! In:     any such request.
 //! Out:    `NOT_IMPLEMENTED`.

@@ -31,7 +31,7 @@ macro_rules! answers {
 answers! {
     QueryRouteResponse, SendMessageResponse, QueryAssignmentResponse, AckMessageResponse, HeartbeatResponse,
     ForwardMessageToDeadLetterQueueResponse, EndTransactionResponse, NotifyClientTerminationResponse,
-    ChangeInvisibleDurationResponse, UnservedResponse,
+    ChangeInvisibleDurationResponse, RecallMessageResponse, UnservedResponse,
 }
 
 #[derive(Clone, PartialEq, Eq, ::prost::Message)]
@@ -232,6 +232,22 @@ pub(crate) struct EndTransactionRequest {
 pub(crate) struct EndTransactionResponse {
     #[prost(message, optional, tag = "1")]
     pub(crate) status: Option<Status>,
+}
+
+#[derive(Clone, PartialEq, Eq, ::prost::Message)]
+pub(crate) struct RecallMessageRequest {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) topic: Option<Resource>,
+    #[prost(string, tag = "2")]
+    pub(crate) recall_handle: String,
+}
+
+#[derive(Clone, PartialEq, Eq, ::prost::Message)]
+pub(crate) struct RecallMessageResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) status: Option<Status>,
+    #[prost(string, tag = "2")]
+    pub(crate) message_id: String,
 }
 
 #[derive(Clone, PartialEq, Eq, ::prost::Message)]
