@@ -14,6 +14,9 @@ use std::sync::Arc;
 /// The latter are delivered again after a crash.
 pub const OUTSTANDING_MAX: usize = 10_000;
 
+/// How many of the newest messages that were delivered in an earlier run come alone, at most.
+const ALONE_MAX: u64 = 128;
+
 /// How long a message that must move to another topic stays invisible, if its move neither ends nor fails, in
 /// milliseconds.
 const MOVE_MS: i64 = 60_000;
@@ -179,10 +182,11 @@ impl Queue {
         self.leases.get(&queue_offset).map_or(0, |lease| lease.deliveries)
     }
 
-    /// Returns whether a new message was in flight when an earlier run ended, and is delivered again. Perhaps it ended
-    /// that run, so it should be delivered alone.
+    /// Returns whether a new message was among the last ones that an earlier run delivered, and is delivered again.
+    /// Perhaps it ended that run, so it should be delivered alone.
     pub fn comes_alone(&self, found: Found, attempts_max: u32) -> bool {
-        self.earlier.get(&found.queue_offset).is_some_and(|deliveries| {
+        let is_newest = found.queue_offset.saturating_add(ALONE_MAX) >= self.earlier_end;
+        self.earlier.get(&found.queue_offset).filter(|_| is_newest).is_some_and(|deliveries| {
             fate(self.order, found.delivered.saturating_add(*deliveries), *deliveries, attempts_max) == Fate::Deliver
         })
     }

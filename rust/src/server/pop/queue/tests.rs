@@ -393,6 +393,14 @@ fn deliveries_of_an_earlier_run_count() {
 }
 
 #[test]
+fn only_the_newest_messages_of_an_earlier_run_come_alone() {
+    let mut queue = Queue::new(ANY, 0, 0);
+    queue.resume((0..1_000).map(|at| (at, 1)).collect());
+    let alone = found(0..1_001).into_iter().filter(|one| queue.comes_alone(*one, ATTEMPTS_MAX)).count();
+    assert_eq!(u64::try_from(alone), Ok(ALONE_MAX), "so that a crash costs a busy group little");
+}
+
+#[test]
 fn the_last_attempt_ends_among_the_dead_letters() {
     let mut queue = Queue::new(Order::Any { deliveries_max: 1 }, 0, 0);
     let copies = [Found { queue_offset: 0, delivered: ATTEMPTS_MAX - 1 }, Found { queue_offset: 1, delivered: 9 }];
