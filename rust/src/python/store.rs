@@ -153,6 +153,10 @@ impl Store {
         Ok(detached(py, || self.store.last_record())?.map(|(offset, bytes)| (offset.0, bytes)))
     }
 
+    fn record_before(&self, py: Python<'_>, end: u64) -> PyResult<Option<(u64, Vec<u8>)>> {
+        Ok(detached(py, || self.store.record_before(PhysicalOffset(end)))?.map(|(offset, bytes)| (offset.0, bytes)))
+    }
+
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         detached(py, || self.store.close())
     }

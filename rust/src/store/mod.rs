@@ -11,6 +11,7 @@ mod append_once;
 mod batch;
 mod configuration;
 mod copy;
+mod copy_visible;
 mod decide_end;
 mod delete;
 mod deliver_delayed;

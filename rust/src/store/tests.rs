@@ -24,6 +24,7 @@ mod recovery;
 mod replicas;
 mod retention;
 mod several;
+mod slaves;
 mod snapshots;
 mod timed;
 mod transactions;
