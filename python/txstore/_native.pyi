@@ -9,6 +9,7 @@ and timedeltas; others are ints in milliseconds (`*_ms`, epoch for timestamps). 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import IntEnum
+from ipaddress import IPv4Address, IPv6Address
 from os import PathLike
 from typing import Final, Literal, Protocol, TypeVar, final, type_check_only
 
@@ -734,6 +735,9 @@ class Store:
         """
     def last_record(self) -> tuple[int, bytes] | None:
         """Returns where the last record begins, and its bytes; None in an empty log."""
+    def record_before(self, end: int) -> tuple[int, bytes] | None:
+        """Returns where the last record begins that ends at or below a physical offset, and its bytes; None if the log
+        has none. Reads the file of the log that has it from its beginning."""
     def close(self) -> None:
         """Writes all buffered data, a snapshot and the progress, marks the store clean and unlocks it. Idempotent."""
     @property
@@ -1765,6 +1769,23 @@ class NewProducer:
         """As in `RemotingRequest`."""
 
 @final
+class SlaveConnected:
+    """Asks whether a slave of RocketMQ may copy the log from the end of its own on.
+
+    Call `answer` with 0; with SYSTEM_BUSY, it is asked again after a second; with another code, it is disconnected.
+    """
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def connection(self) -> int: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def physical_offset(self) -> int:
+        """Where the slave's log ends. 0: it is empty."""
+
+@final
 class ConnectionClosed:
     """Reports that a connection has ended."""
 
@@ -1897,6 +1918,18 @@ class _Grpc(Protocol):
     @property
     def checks_message_types(self) -> bool: ...
 
+@type_check_only
+class _Ha(Protocol):
+    """The port for slaves of RocketMQ."""
+
+    @property
+    def listen(self) -> str:
+        """HOST:PORT."""
+    @property
+    def allow(self) -> Sequence[tuple[IPv4Address | IPv6Address, int]]:
+        """The networks from which slaves may connect, in addition to this machine: an address, and the number of its
+        leading bits that count."""
+
 @final
 class LocalListener:
     """A listening Unix socket of a store, for which a server is started when a client connects."""
@@ -1929,8 +1962,10 @@ class RemotingServer:
         secrets: _Secrets | None = None,
         copies: tuple[int, float, bool] | None = None,
         grpc: _Grpc | None = None,
+        ha: _Ha | None = None,
     ) -> RemotingServer:
-        """Starts to listen. `broker_name`: in recall handles. `grpc`: the gRPC protocol, None if it is not served.
+        """Starts to listen. `broker_name`: in recall handles. `grpc`: the gRPC protocol, None if it is not served. `ha`: the
+        same of the port at which slaves of RocketMQ copy the log.
 
         `copies`: how many copies of the log a write needs, how many seconds a client waits for them, and whether they
         must be synced.
@@ -1949,6 +1984,9 @@ class RemotingServer:
     @property
     def grpc_address(self) -> str | None:
         """The address of the gRPC protocol; None if it is not served."""
+    @property
+    def ha_address(self) -> str | None:
+        """The address at which slaves of RocketMQ copy the log; None if it is not served."""
     def replicas(self) -> list[tuple[str, int, int, int, int]]:
         """Returns the replicas that have asked: name, end of the copy, milliseconds since the last request, how many
         bytes the copy lacks, and milliseconds since the first of them was stored."""
@@ -1959,6 +1997,7 @@ class RemotingServer:
         | UnknownTopic
         | UnknownGroup
         | NewProducer
+        | SlaveConnected
         | ConnectionClosed
         | ConnectionRefused
         | RequestDenied
@@ -1969,7 +2008,7 @@ class RemotingServer:
         """Waits for the next event. Returns None if there is none in this time."""
     def answer(
         self,
-        event: RemotingRequest | UnknownTopic | UnknownGroup | NewProducer,
+        event: RemotingRequest | UnknownTopic | UnknownGroup | NewProducer | SlaveConnected,
         code: int,
         remark: str | None = None,
         fields: Mapping[str, str] | None = None,

@@ -15,8 +15,19 @@ ANY = ServerConfig(listen="127.0.0.1:0", name_server=None)
 RULES = {rule.code: rule for rule in request_rules()}
 BY_PYTHON = ("Python", "engine or Python")
 PAGE = Path(__file__).resolve().parents[2] / "docs/operate/serve.md"
+# Answered only to slaves of RocketMQ, by a server with a port for them (test_slaves.py).
+FOR_SLAVES = {
+    RequestCode.GET_ALL_CONSUMER_OFFSET,
+    RequestCode.GET_ALL_DELAY_OFFSET,
+    RequestCode.GET_TIMER_CHECK_POINT,
+    RequestCode.GET_TIMER_METRICS,
+    RequestCode.REGISTER_BROKER,
+    RequestCode.UNREGISTER_BROKER,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+    RequestCode.EXCHANGE_BROKER_HA_INFO,
+}
 # The settings of a server do not change while it runs; the answer says where to give them.
-REFUSED_BY_PYTHON = {RequestCode.UPDATE_BROKER_CONFIG}
+REFUSED_BY_PYTHON = {RequestCode.UPDATE_BROKER_CONFIG, *FOR_SLAVES}
 
 
 def test_enum_equals_the_table() -> None:

@@ -134,6 +134,13 @@ def serve(
             show_default=_DEFAULT.replica_ack,
         ),
     ] = None,
+    ha_listen: Annotated[
+        str | None, typer.Option("--ha-listen", metavar="HOST:PORT", help="Let slaves of RocketMQ copy the log.")
+    ] = None,
+    ha_allow: Annotated[
+        list[str] | None,
+        typer.Option("--ha-allow", metavar="CIDR", help="A network of such slaves; repeat for more."),
+    ] = None,
     log: Annotated[
         str | None,
         typer.Option("--log", metavar="FORM", help="'text', or 'json': an object per line.", show_default="text"),
@@ -156,7 +163,7 @@ def serve(
         "grpc": grpc, "tls_cert": tls_cert, "tls_key": tls_key, "tls_ca": tls_ca, "tls": tls, "accounts": accounts,
         "replica_of": replica_of, "replicas_required": replicas_required, "replica_timeout": replica_timeout,
         "replica_ack": replica_ack, "console": console, "console_actions": console_actions, "otel": otel,
-        "log": log,
+        "ha_listen": ha_listen, "ha_allow": ",".join(ha_allow) if ha_allow else None, "log": log,
     }  # fmt: skip
     given = {name: value for name, value in flags.items() if value is not None}
     form = log or os.environ.get(f"{VARIABLES}LOG", "text")
@@ -210,6 +217,7 @@ def _serve(path: str, chosen: Configuration, freed_memory: FreedMemory) -> None:
             "broker": server.address,
             "name server": server.name_server,
             "grpc": server.grpc,
+            "slaves": server.ha,
             "socket": server.unix,
             "metrics": server.metrics,
             "console": server.console,

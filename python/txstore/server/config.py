@@ -84,6 +84,12 @@ class ServerConfig:
     """Seconds that a client waits for these copies (code 12). A replica that is silent for longer does not count."""
     replica_ack: str = "disk"
     """'disk': a copy counts when it is synced, the store's own, too. 'memory': when it is written."""
+    ha_listen: str | None = None
+    """HOST:PORT at which slaves of RocketMQ copy the log; port 0 chooses a free one. The protocol has no accounts and
+    no TLS: every client that reaches the port can read the whole log. Slaves also ask at the port two below `listen`'s.
+    """
+    ha_allow: str | None = None
+    """Networks from which slaves may connect to `ha_listen`, `10.1.2.0/24,10.2.0.7`. None: this machine alone."""
 
 
 class ServerOptions(TypedDict, total=False):
@@ -120,6 +126,8 @@ class ServerOptions(TypedDict, total=False):
     replicas_required: int
     replica_timeout: float
     replica_ack: str
+    ha_listen: str | None
+    ha_allow: str | None
 
 
 class ServeOptions(ServerOptions, BrokerOptions, total=False):

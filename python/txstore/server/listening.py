@@ -21,8 +21,21 @@ from txstore.errors import StoreIOError
 from txstore.server.config import ServerConfig
 from txstore.server.file_handles import connections_within_limit
 from txstore.server.secrets import Secrets, TlsFiles, read_accounts
+from txstore.server.validation import networks
 
-__all__ = ["Addresses", "GrpcFacts", "check_socket", "clear", "fields_of", "grpc_facts", "listen", "secrets_of", "warn"]
+__all__ = [
+    "Addresses",
+    "GrpcFacts",
+    "check_socket",
+    "clear",
+    "fast_address",
+    "fields_of",
+    "grpc_facts",
+    "listen",
+    "secrets_of",
+    "warn",
+    "warn_of_slaves",
+]
 
 _log = logging.getLogger("txstore.remoting")
 
@@ -47,6 +60,20 @@ class GrpcFacts:
     checks_message_types: bool
 
 
+@dataclass(frozen=True, slots=True)
+class HaFacts:
+    """What the engine needs for the port for slaves."""
+
+    listen: str
+    allow: list[tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]]
+
+
+def fast_address(listen: str) -> str:
+    """Returns the address at which RocketMQ's brokers ask a broker: two ports below."""
+    host, _, port = listen.rpartition(":")
+    return f"{host}:{int(port) - 2}"
+
+
 def grpc_facts(listen: str | None, broker_name: str, checks_message_types: bool) -> GrpcFacts | None:
     """Returns what the engine needs for the gRPC protocol; None if it is not served."""
     return None if listen is None else GrpcFacts(listen, broker_name, checks_message_types)
@@ -56,6 +83,8 @@ def listen(
     broker: EmbeddedBroker, config: ServerConfig, secrets: Secrets, local: LocalListener | None
 ) -> RemotingServer:
     wanted = [address for address in (config.listen, config.name_server) if address is not None]
+    if config.ha_listen is not None and config.listen is not None:
+        wanted.insert(1, fast_address(config.listen))
     unix = None if config.unix is None else Path(config.unix)
     if unix is not None:
         clear(unix)
@@ -74,6 +103,7 @@ def listen(
             broker_name=broker.config.broker_name,
             secrets=secrets,
             grpc=grpc_facts(config.grpc, broker.config.broker_name, config.enable_topic_message_type_check),
+            ha=None if config.ha_listen is None else HaFacts(config.ha_listen, networks(config.ha_allow)),
             copies=(config.replicas_required, float(config.replica_timeout), config.replica_ack == "disk"),
         )
     finally:
@@ -111,6 +141,13 @@ def warn(config: Addresses, secrets: Secrets) -> None:
         else:
             continue
         _log.warning("listening at %s: %s\nhint: %s", address, what, hint, extra={"listen": address})
+
+
+def warn_of_slaves(address: str, allow: str | None) -> None:
+    """Logs what clients of the port for slaves can read."""
+    who = "every program of this machine" + ("" if allow is None else f", and every client in {allow},")
+    text = "listening at %s for slaves of RocketMQ: %s can read the whole log, without an account and without TLS"
+    _log.warning(text, address, who, extra={"ha_listen": address, "ha_allow": allow})
 
 
 def clear(path: Path) -> None:

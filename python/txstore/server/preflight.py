@@ -18,13 +18,13 @@ from txstore._native import RemotingServer
 from txstore.errors import InvalidOptionError, StoreIOError
 from txstore.server.config import ServerConfig
 from txstore.server.console import check_console_packages
-from txstore.server.listening import check_socket, secrets_of
+from txstore.server.listening import check_socket, fast_address, secrets_of
 from txstore.server.tracing import check_span_packages
 
 __all__ = ["check_machine"]
 
 _PATH_BYTES_MAX = 107  # Of sockaddr_un, without the byte that ends it.
-_ADDRESSES = ("listen", "name_server", "grpc", "metrics", "console")
+_ADDRESSES = ("listen", "name_server", "grpc", "metrics", "console", "ha_listen")
 _HINTS = {
     errno.EADDRINUSE: "another server listens there: stop it, or use another address (port 0 takes a free port)",
     errno.EADDRNOTAVAIL: "the host must be an address of this machine",
@@ -42,7 +42,10 @@ def check_machine(config: ServerConfig, store: str | os.PathLike[str]) -> None:
     RemotingServer.check_secrets(secrets_of(config))
     if config.unix is not None:
         _check_unix(os.fspath(config.unix), Path(store))
-    _check_addresses({name: address for name in _ADDRESSES if (address := getattr(config, name)) is not None})
+    wanted = {name: address for name in _ADDRESSES if (address := getattr(config, name)) is not None}
+    if config.ha_listen is not None and config.listen is not None:
+        wanted["the port for slaves two below listen"] = fast_address(config.listen)
+    _check_addresses(wanted)
 
 
 def _check_unix(text: str, store: Path) -> None:

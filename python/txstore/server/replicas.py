@@ -7,6 +7,7 @@ Always: a replica is in routes only while it is connected, and its source only w
 Not here: the copying (`replication`, `rust/src/server/copies.rs`).
 """
 
+import itertools
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -37,11 +38,13 @@ class Nodes:
         required: int,
         timeout: float,
         ack: str,
+        slaves: Callable[[], dict[int, str]] = dict,
     ) -> None:
         """`address`: where clients reach this server. `replica`: what copies another server's store, if anything does.
-        `timeout`: after how many seconds a silent replica does not count as connected."""
+        `timeout`: after how many seconds a silent replica does not count as connected. `slaves`: the addresses of
+        RocketMQ's brokers that copy the log, by their ids."""
         self._broker, self._native = broker, native
-        self._replica, self._failure = replica, failure
+        self._replica, self._failure, self._slaves = replica, failure, slaves
         self.own_address: str | None = address
         """Where clients reach this server."""
         self._required, self._ack = required, ack
@@ -65,7 +68,9 @@ class Nodes:
             return {} if known.source is None else {MASTER: known.source}
         if replica is None:
             connected = [one.address for one in self.replicas() if one.connected and one.address is not None]
-            return own | {str(number): address for number, address in enumerate(connected, start=1)}
+            slaves = self._slaves()
+            free = (number for number in itertools.count(1) if number not in slaves)
+            return own | {str(number): at for number, at in [*slaves.items(), *zip(free, connected, strict=False)]}
         mine = {} if self.own_address is None else {"1": self.own_address}
         source = replica.source_address
         return mine if source is None or not replica.connected else {MASTER: source} | mine

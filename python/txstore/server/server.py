@@ -32,6 +32,7 @@ from txstore._native import (
     RequestCode,
     RequestDenied,
     ResponseCode,
+    SlaveConnected,
     StoreEpochs,
     UnknownGroup,
     UnknownTopic,
@@ -48,7 +49,7 @@ from txstore.server.console import start_console
 from txstore.server.epochs import Epochs
 from txstore.server.herald import Herald
 from txstore.server.http import HttpServer
-from txstore.server.listening import fields_of, listen, secrets_of, warn
+from txstore.server.listening import fields_of, listen, secrets_of, warn, warn_of_slaves
 from txstore.server.metrics import exporter
 from txstore.server.name_server import Routes
 from txstore.server.node_calls import NodeCalls
@@ -64,9 +65,10 @@ from txstore.server.request import (
 from txstore.server.retry import Retries
 from txstore.server.rewinds import Rewinds
 from txstore.server.secrets import Secrets, accounts_version, read_accounts
+from txstore.server.slaves import Slaves
 from txstore.server.topics import Topics
 from txstore.server.tracing import start_spans
-from txstore.server.validation import check_options
+from txstore.server.validation import check_options, networks
 
 if TYPE_CHECKING:
     from txstore.console.listener import Console
@@ -90,13 +92,14 @@ Event = (
     | UnknownTopic
     | UnknownGroup
     | NewProducer
+    | SlaveConnected
     | ConnectionClosed
     | ConnectionRefused
     | RequestDenied
     | ClientAnswer
     | MessageSkipped
 )
-Asked = TypeVar("Asked", RemotingRequest, UnknownTopic, UnknownGroup, NewProducer)
+Asked = TypeVar("Asked", RemotingRequest, UnknownTopic, UnknownGroup, NewProducer, SlaveConnected)
 Handler = Callable[[Request], Reply | None]
 """Handles a request. Returns None if the answer is sent later."""
 
@@ -175,11 +178,17 @@ class Server:
         self.name_server: str | None = addresses[-1] if self._config.name_server is not None else None
         self.grpc: str | None = self._native.grpc_address
         """HOST:PORT of the gRPC protocol; None if it is not served."""
+        self.ha: str | None = self._native.ha_address
+        """HOST:PORT at which slaves of RocketMQ copy the log; None if they cannot."""
         # After a promotion it listens at the same ports.
         self._config = dataclasses.replace(
-            self._config, listen=self.address, name_server=self.name_server, grpc=self.grpc
+            self._config, listen=self.address, name_server=self.name_server, grpc=self.grpc, ha_listen=self.ha
         )
         reached = self._config.advertise or self.address
+        if self.ha is not None:
+            warn_of_slaves(self.ha, self._config.ha_allow)
+        allow = networks(self._config.ha_allow)
+        self._slaves = Slaves(broker, reached or BROKER_ADDRESS, self.ha, allow, lambda: self.role, monotonic)
         self._nodes = Nodes(
             broker,
             self._native,
@@ -189,6 +198,7 @@ class Server:
             required=self._config.replicas_required,
             timeout=float(self._config.replica_timeout),
             ack=self._config.replica_ack,
+            slaves=self._slaves.addresses,
         )
         # Without TCP, its clients use the Unix socket whatever a route says.
         nodes = self._nodes.addresses if reached is not None else None
@@ -213,6 +223,7 @@ class Server:
             "listen": self.address,
             "name_server": self.name_server,
             "grpc": self.grpc,
+            "ha": self.ha,
             "unix": self.unix,
             "path": broker.path,
         }
@@ -557,13 +568,11 @@ class Server:
         slow: dict[int, Handler] = {
             RequestCode.QUERY_MESSAGE: queries.by_key,
             RequestCode.UPDATE_AND_CREATE_TOPIC: topics.update,
-            RequestCode.GET_ALL_TOPIC_CONFIG: topics.all,
             RequestCode.UPDATE_BROKER_CONFIG: topics.update_properties,
             RequestCode.GET_BROKER_CONFIG: topics.properties,
             RequestCode.GET_BROKER_RUNTIME_INFO: topics.runtime,
             RequestCode.VIEW_MESSAGE_BY_ID: queries.by_offset,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: topics.update_group,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: topics.all_groups,
             RequestCode.GET_TOPIC_STATS_INFO: topics.status,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: topics.names,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: topics.delete_subscription_group,
@@ -579,6 +588,7 @@ class Server:
             RequestCode.GET_TOPIC_CONFIG: topics.config,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: topics.group,
             RequestCode.TXSTORE_ADMIN: administration.call,
+            **self._slaves.handlers(topics.all, topics.all_groups),
         }
         return at_once, slow
 
@@ -611,31 +621,31 @@ class Server:
                 self._answer(event, self._topics.known_group)
             case NewProducer():
                 self._answer(event, self._producer)
+            case SlaveConnected():
+                self._answer_later(event, self._slaves.admit)
             case ClientAnswer():
                 self._admin_relay.answered(event)
             case ConnectionClosed():
                 self._clients.closed(event.connection)
+                self._slaves.closed(event.connection)
                 self._admin_relay.closed(event.connection)
-            case ConnectionRefused():
-                fields = {"client": event.address, "reason": event.reason}
-                _log.warning("a connection was closed: %s", event.reason, extra=fields)
-            case RequestDenied():
-                why = f"request {event.request}: {event.reason}"
-                _log.warning("denied: %s", why, extra={"client": event.address, "reason": why})
-            case MessageSkipped():
-                at = f"{event.topic}/{event.queue_id} offset {event.queue_offset}"
-                _log.error("group %s skips a damaged message: %s: %s", event.group, at, event.reason)
+            case ConnectionRefused() | RequestDenied() | MessageSkipped():
+                _note(event)
             case _:
                 assert_never(event)
 
     def _decide(self, request: RemotingRequest) -> None:
         if request.code not in self._slow_handlers:
             self._answer(request, lambda asked: self._handlers[asked.code](asked))
-        elif self._may_wait(request.connection):
-            self._slow.submit(self._answer_slowly, request)
         else:
-            remark = "too many slow requests are waiting; try again later"
-            self._native.answer(request, ResponseCode.SYSTEM_BUSY, remark)
+            self._answer_later(request, self._slow_handlers[request.code])
+
+    def _answer_later(self, event: Asked, handler: Callable[[Asked], Reply | None]) -> None:
+        """Lets one of the threads for slow requests answer, unless too many wait for them."""
+        if self._may_wait(event.connection):
+            self._slow.submit(self._answer_slowly, event, handler)
+        else:
+            self._native.answer(event, ResponseCode.SYSTEM_BUSY, "too many slow requests are waiting; try again later")
 
     def _may_wait(self, connection: int) -> bool:
         """Counts one more waiting slow request. Returns False if this connection or the server has too many."""
@@ -645,12 +655,12 @@ class Server:
                 self._slow_waiting[connection] += 1
         return not full
 
-    def _answer_slowly(self, request: RemotingRequest) -> None:
+    def _answer_slowly(self, event: Asked, handler: Callable[[Asked], Reply | None]) -> None:
         try:
-            self._answer(request, self._slow_handlers[request.code])
+            self._answer(event, handler)
         finally:
             with self._lock:
-                self._slow_waiting -= Counter([request.connection])
+                self._slow_waiting -= Counter([event.connection])
 
     def _answer(self, event: Asked, handler: Callable[[Asked], Reply | None]) -> None:
         reply: Reply | None
@@ -665,3 +675,17 @@ class Server:
             reply = Reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
         if reply is not None:
             self._native.answer(event, reply.code, reply.remark, reply.fields, reply.body)
+
+
+def _note(event: ConnectionRefused | RequestDenied | MessageSkipped) -> None:
+    """Logs what the engine has refused or skipped."""
+    match event:
+        case ConnectionRefused():
+            fields = {"client": event.address, "reason": event.reason}
+            _log.warning("a connection was closed: %s", event.reason, extra=fields)
+        case RequestDenied():
+            why = f"request {event.request}: {event.reason}"
+            _log.warning("denied: %s", why, extra={"client": event.address, "reason": why})
+        case MessageSkipped():
+            at = f"{event.topic}/{event.queue_id} offset {event.queue_offset}"
+            _log.error("group %s skips a damaged message: %s: %s", event.group, at, event.reason)

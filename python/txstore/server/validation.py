@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from txstore.console.address import check_address
 from txstore.errors import InvalidOptionError
 
-__all__ = ["check_options"]
+__all__ = ["check_options", "networks"]
 
 _PORT_MAX = 65_535
 _COPIES_MAX = 16
 _THREADS_MAX = 256
 _SECONDS_MAX = 1_000_000_000
+_FAST_PORT_BELOW = 2  # RocketMQ's brokers ask each other at the port that is so much below.
 _COUNTS = {
     "io_threads": (1, _THREADS_MAX),
     "connections_max": (1, 1 << 20),
@@ -44,12 +45,13 @@ def check_options(options: Mapping[str, object], *, listening: bool = True) -> N
     listen = options["listen"]
     if listening and not any(options[name] is not None for name in ("listen", "name_server", "unix", "grpc")):
         raise InvalidOptionError("no address to listen at\nhint: pass listen, grpc or unix", option="listen")
-    for name in ("listen", "name_server", "grpc"):
+    for name in ("listen", "name_server", "grpc", "ha_listen"):
         _check_address(name, options[name], numeric=True)
     _check_address("metrics", options["metrics"], numeric=False)
     for name in ("advertise", "replica_of"):
         _check_address(name, options[name], numeric=False, least=1)
     _check_reachable(options["advertise"])
+    _check_ha(options["ha_listen"], options["ha_allow"], listen)
     _check_console(options["console"], options["console_actions"], options["accounts"])
     if options["advertise"] is None and listen is not None and _is_any(listen):
         raise InvalidOptionError(
@@ -92,6 +94,37 @@ def _check_reachable(advertise: object) -> None:
             "hint: the name or the address of this machine, as clients know it",
             option="advertise",
         )
+
+
+def _check_ha(address: object, allow: object, listen: object) -> None:
+    if address is None:
+        if allow is not None:
+            text = "ha_allow needs a port for slaves\nhint: pass ha_listen='HOST:PORT', for example 127.0.0.1:10912"
+            raise InvalidOptionError(text, option="ha_allow")
+        return
+    if listen is None or int(_split(listen)[1]) <= _FAST_PORT_BELOW:
+        text = (
+            f"ha_listen needs listen with a port above {_FAST_PORT_BELOW}, got {listen!r}: slaves of RocketMQ also ask "
+            "at the port two below\nhint: 127.0.0.1:10911"
+        )
+        raise InvalidOptionError(text, option="listen")
+    networks(allow)
+
+
+def networks(allow: object) -> list[tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]]:
+    """Returns the networks of `ha_allow`: an address and the number of its leading bits. Raises InvalidOptionError."""
+    if not isinstance(allow, str | None):
+        text = f"ha_allow must be a text, got {allow!r}\nhint: '10.1.2.0/24', separated by commas"
+        raise InvalidOptionError(text, option="ha_allow")
+    found = []
+    for one in [part.strip() for part in (allow or "").split(",") if part.strip()]:
+        try:
+            network = ipaddress.ip_network(one)
+        except ValueError as error:
+            text = f"ha_allow must be networks, ADDRESS or ADDRESS/BITS: {error}\nhint: 10.1.2.0/24"
+            raise InvalidOptionError(text, option="ha_allow") from None
+        found.append((network.network_address, network.prefixlen))
+    return found
 
 
 def _check_console(address: object, actions: object, accounts: object) -> None:

@@ -67,6 +67,15 @@ pub(super) struct NewProducer {
     account: Option<String>,
 }
 
+/// Asks whether a slave of RocketMQ may copy the log from the end of its own on.
+#[pyclass(frozen, get_all, module = "txstore._native")]
+pub(super) struct SlaveConnected {
+    number: u64,
+    connection: u64,
+    address: String,
+    physical_offset: u64,
+}
+
 /// Tells that a connection has ended.
 #[pyclass(frozen, get_all, module = "txstore._native")]
 pub(super) struct ConnectionClosed {
@@ -119,6 +128,7 @@ pub(super) enum Question<'py> {
     Topic(Bound<'py, UnknownTopic>),
     Group(Bound<'py, UnknownGroup>),
     Producer(Bound<'py, NewProducer>),
+    Slave(Bound<'py, SlaveConnected>),
 }
 
 impl Question<'_> {
@@ -129,6 +139,7 @@ impl Question<'_> {
             Self::Topic(topic) => topic.get().number,
             Self::Group(group) => group.get().number,
             Self::Producer(producer) => producer.get().number,
+            Self::Slave(slave) => slave.get().number,
         }
     }
 }
@@ -153,6 +164,9 @@ pub(super) fn to_object(py: Python<'_>, entry: Entry) -> PyResult<Bound<'_, PyAn
         Event::UnknownGroup { name } => Bound::new(py, UnknownGroup { number, connection, address, name })?.into_any(),
         Event::NewProducer { group, account } => {
             Bound::new(py, NewProducer { number, connection, address, group, account })?.into_any()
+        }
+        Event::SlaveConnected { physical_offset } => {
+            Bound::new(py, SlaveConnected { number, connection, address, physical_offset })?.into_any()
         }
         Event::ConnectionClosed => Bound::new(py, ConnectionClosed { connection, address })?.into_any(),
         Event::ConnectionRefused { reason } => {

@@ -63,7 +63,7 @@ mod _native {
     #[pymodule_export]
     use super::event::{
         ClientAnswer, ConnectionClosed, ConnectionRefused, MessageSkipped, NewProducer, RemotingRequest, RequestDenied,
-        UnknownGroup, UnknownTopic,
+        SlaveConnected, UnknownGroup, UnknownTopic,
     };
     #[pymodule_export]
     use super::frames::{Frame, Frames};

@@ -3,7 +3,7 @@
 //! Always: Python polls for events. The interpreter's lock is released while it waits.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -26,7 +26,8 @@ use crate::server::deadlines::TimeLimits;
 use crate::server::event::{Answer, Response};
 use crate::server::listener::{Server, ServerOptions};
 use crate::server::local;
-use crate::server::options::GrpcOptions;
+use crate::server::network::Network;
+use crate::server::options::{GrpcOptions, HaOptions};
 use crate::server::pop::source::Progress;
 use crate::server::tables::{GroupEntry, Subscription};
 use crate::server::tls::{self, TlsOptions};
@@ -144,6 +145,20 @@ impl GrpcFacts {
     }
 }
 
+/// The port for slaves of RocketMQ, by the names of the Python object's attributes. A network is an address and a prefix.
+#[derive(FromPyObject)]
+struct HaFacts {
+    listen: String,
+    allow: Vec<(IpAddr, u8)>,
+}
+
+impl HaFacts {
+    fn options(self, address: impl Fn(&String) -> Result<SocketAddr, Error>) -> Result<HaOptions, Error> {
+        let allow = self.allow.into_iter().map(|(address, prefix)| Network { address, prefix });
+        Ok(HaOptions { listen: address(&self.listen)?, allow: allow.collect() })
+    }
+}
+
 /// Returns the rules: how many copies, how many seconds a client waits for them, and whether they must be synced.
 fn copy_rules((required, timeout, durable): (usize, f64, bool)) -> Result<CopyRules, Error> {
     Ok(CopyRules { required, timeout: time("replica_timeout", timeout)?, durable })
@@ -186,7 +201,7 @@ impl RemotingServer {
     #[staticmethod]
     #[pyo3(signature = (
         store, *, listen, limits, unix=None, local=None, io_threads=2, broker_name="txstore", secrets=None, copies=None,
-        grpc=None
+        grpc=None, ha=None
     ))]
     #[allow(clippy::too_many_arguments)] // Each is a keyword of the Python call.
     fn start(
@@ -201,6 +216,7 @@ impl RemotingServer {
         secrets: Option<Secrets>,
         copies: Option<(usize, f64, bool)>,
         grpc: Option<GrpcFacts>,
+        ha: Option<HaFacts>,
     ) -> PyResult<Self> {
         let address = |text: &String| {
             let what = || {
@@ -225,6 +241,7 @@ impl RemotingServer {
             tls,
             accounts: accounts.map(Arc::new),
             grpc: grpc.map(|grpc| grpc.options(address)).transpose().or_raise(py)?,
+            ha: ha.map(|ha| ha.options(address)).transpose().or_raise(py)?,
             copies: copies.map(copy_rules).transpose().or_raise(py)?.unwrap_or_default(),
         };
         let store = Arc::clone(&store.get().store);
@@ -251,6 +268,11 @@ impl RemotingServer {
     #[getter]
     fn grpc_address(&self) -> Option<String> {
         self.server.grpc_address().map(|address| address.to_string())
+    }
+
+    #[getter]
+    fn ha_address(&self) -> Option<String> {
+        self.server.ha_address().map(|address| address.to_string())
     }
 
     fn replicas(&self, py: Python<'_>) -> Vec<(String, u64, u64, u64, u64)> {

@@ -77,8 +77,10 @@ impl Known {
 pub(super) struct Copies {
     pub(super) rules: CopyRules,
     replicas: Mutex<HashMap<String, Known>>,
-    /// Signals that the first replica asks, or that the server stops.
+    /// Signals that the first replica or slave asks, or that the server stops.
     came: Condvar,
+    /// Whether a slave of RocketMQ has asked.
+    has_slaves: AtomicBool,
     stopped: AtomicBool,
     /// The ends of the log: how far it may be copied, and how far it is visible.
     pub(super) ends: watch::Sender<(u64, u64)>,
@@ -92,6 +94,7 @@ impl Copies {
             rules,
             replicas: Mutex::default(),
             came: Condvar::default(),
+            has_slaves: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             ends: watch::Sender::new((0, 0)),
             copied: watch::Sender::new(0),
@@ -108,10 +111,18 @@ impl Copies {
         self.ends.send_modify(|_| ());
     }
 
+    /// Returns what changes with the log's ends, for a slave of RocketMQ. Its copy counts for nothing.
+    pub(super) fn follow(&self) -> watch::Receiver<(u64, u64)> {
+        if !self.has_slaves.swap(true, Ordering::AcqRel) {
+            self.came.notify_all();
+        }
+        self.ends.subscribe()
+    }
+
     /// Looks at the log's end on behalf of all replicas. Runs until `stop` is called or the store is closed.
     pub(super) fn run(&self, store: &Store) {
         let mut replicas = self.replicas.lock();
-        while replicas.is_empty() && !self.stopped.load(Ordering::Acquire) {
+        while replicas.is_empty() && !self.has_slaves.load(Ordering::Acquire) && !self.is_stopped() {
             replicas = self.came.wait_for(replicas, Duration::from_secs(1));
         }
         drop(replicas);

@@ -31,6 +31,11 @@ pub enum Event {
         /// The account that signed the request.
         account: Option<String>,
     },
+    /// Asks whether a slave of RocketMQ may copy the log from the end of its own on. `SYSTEM_BUSY`: ask again later.
+    SlaveConnected {
+        /// Where the slave's log ends. 0: it is empty.
+        physical_offset: u64,
+    },
     /// Tells that a connection has ended.
     ConnectionClosed,
     /// Tells that a connection was closed because of what the client sent.

@@ -19,7 +19,9 @@ use tokio::sync::watch;
 use super::connection::Connection;
 use super::counters::Counters;
 use super::grpc::{self, Messaging};
+use super::ha;
 use super::local::{self, UnixListener};
+use super::network::Network;
 pub use super::options::ServerOptions;
 use super::service::Service;
 use super::session::Session;
@@ -41,6 +43,7 @@ pub struct Server {
     service: Arc<Service>,
     addresses: Vec<SocketAddr>,
     grpc_address: Option<SocketAddr>,
+    ha_address: Option<SocketAddr>,
     stopping: watch::Sender<bool>,
     runtime: Mutex<Option<Runtime>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -71,11 +74,21 @@ impl Server {
                 Some(address)
             }
         };
+        let ha_address = match &options.ha {
+            None => None,
+            Some(ha) => {
+                let (listener, address) = bind_tcp(ha.listen, &runtime)?;
+                let listener = Listener::Ha(listener, ha.allow.clone());
+                runtime.spawn(accept(Arc::clone(&service), listener, stopped.clone()));
+                Some(address)
+            }
+        };
         runtime.spawn(beat(Arc::clone(&service), stopped));
         let dropping = Arc::clone(&service);
         runtime.spawn(async move { dropping.drop_largest().await });
         let (runtime, process) = (Mutex::new(Some(runtime)), std::process::id());
-        let server = Self { service, addresses, grpc_address, stopping, runtime, threads: Mutex::default(), process };
+        let threads = Mutex::default();
+        let server = Self { service, addresses, grpc_address, ha_address, stopping, runtime, threads, process };
         server.spawn("txstore-arrivals", |service| Arc::clone(&service.arrivals).run(&service.store))?;
         server.spawn("txstore-durable", |service| service.durable.run(&service.store))?;
         server.spawn("txstore-copies", |service| service.copies.run(&service.store))?;
@@ -95,6 +108,11 @@ impl Server {
     /// Returns the address of the gRPC protocol, if it is served.
     pub fn grpc_address(&self) -> Option<SocketAddr> {
         self.grpc_address
+    }
+
+    /// Returns the address at which slaves of RocketMQ copy the log, if it is served.
+    pub fn ha_address(&self) -> Option<SocketAddr> {
+        self.ha_address
     }
 
     /// Stops accepting connections and requests. Requests in flight and held pulls are still answered.
@@ -142,6 +160,8 @@ impl Drop for Server {
 enum Listener {
     Tcp(TcpListener),
     Grpc(TcpListener, Arc<Messaging>),
+    /// The port for slaves of RocketMQ, and the networks from which they may connect.
+    Ha(TcpListener, Vec<Network>),
     Unix(UnixListener),
     /// The store's own socket. Its clients could write the files themselves, so they need no account.
     Local(UnixListener),
@@ -150,7 +170,7 @@ enum Listener {
 impl Listener {
     async fn accept(&self) -> io::Result<Stream> {
         match self {
-            Self::Tcp(listener) | Self::Grpc(listener, _) => {
+            Self::Tcp(listener) | Self::Grpc(listener, _) | Self::Ha(listener, _) => {
                 listener.accept().await.map(|(stream, _)| Stream::Tcp(stream))
             }
             Self::Unix(listener) | Self::Local(listener) => {
@@ -161,10 +181,11 @@ impl Listener {
 }
 
 /// Returns whether a client may connect at all.
-fn may_connect(stream: &Stream) -> bool {
-    match stream {
-        Stream::Unix(unix) => local::may_connect(unix),
-        Stream::Tcp(_) | Stream::Tls(_) => true,
+fn may_connect(listener: &Listener, stream: &Stream) -> bool {
+    match (listener, stream) {
+        (_, Stream::Unix(unix)) => local::may_connect(unix),
+        (Listener::Ha(_, allow), _) => stream.peer().is_some_and(|peer| Network::allow(allow, peer.ip())),
+        (_, Stream::Tcp(_) | Stream::Tls(_)) => true,
     }
 }
 
@@ -204,7 +225,12 @@ async fn accept(service: Arc<Service>, listener: Listener, mut stopping: watch::
             _ = stopping.changed() => return,
         };
         match accepted {
-            Ok(stream) if !may_connect(&stream) => Counters::count(&service.counters.connections_refused),
+            Ok(stream) if !may_connect(&listener, &stream) => {
+                Counters::count(&service.counters.connections_refused);
+                if let (Listener::Ha(..), Some(peer)) = (&listener, stream.peer()) {
+                    ha::note_stranger(&service, peer);
+                }
+            }
             Ok(stream) => {
                 if let Some(session) = service.join(&stream, matches!(listener, Listener::Local(_))) {
                     let (service, stopping) = (Arc::clone(&service), stopping.clone());
@@ -212,6 +238,7 @@ async fn accept(service: Arc<Service>, listener: Listener, mut stopping: watch::
                         Listener::Grpc(_, messaging) => {
                             tokio::spawn(serve_grpc(service, Arc::clone(messaging), session, stream, stopping))
                         }
+                        Listener::Ha(..) => tokio::spawn(serve_ha(service, session, stream, stopping)),
                         _ => tokio::spawn(serve(service, session, stream, stopping)),
                     };
                 }
@@ -260,6 +287,14 @@ async fn serve_grpc(
         Some(Stream::Unix(_)) => service.leave(&session),
         None => {}
     }
+}
+
+/// Serves one connection of a slave of RocketMQ. Its protocol has no TLS.
+async fn serve_ha(service: Arc<Service>, session: Arc<Session>, stream: Stream, stopping: watch::Receiver<bool>) {
+    if let Stream::Tcp(tcp) = stream {
+        ha::serve(&service, &session, tcp, stopping).await;
+    }
+    service.leave(&session);
 }
 
 /// Does the TLS handshake, if there is one. Returns `None` if the connection has ended.

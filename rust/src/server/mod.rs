@@ -23,9 +23,11 @@ mod fields;
 mod grpc;
 #[cfg(feature = "testing")]
 pub use grpc::probe as grpc_probe;
+mod ha;
 pub mod listener;
 #[cfg_attr(not(all(target_os = "linux", not(txstore_without_disk))), path = "local/elsewhere.rs")]
 pub mod local;
+pub mod network;
 mod offset;
 pub mod options;
 mod outbox;

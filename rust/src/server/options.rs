@@ -11,6 +11,7 @@ use super::accounts::Accounts;
 use super::copies::CopyRules;
 use super::deadlines::TimeLimits;
 use super::local::LocalSocket;
+use super::network::Network;
 use super::tls::TlsOptions;
 
 /// The options of the gRPC protocol.
@@ -22,6 +23,15 @@ pub struct GrpcOptions {
     pub broker_name: String,
     /// Whether a topic with a declared message type accepts only messages of this type.
     pub checks_message_types: bool,
+}
+
+/// The port at which slaves of RocketMQ copy the log.
+#[derive(Clone, Debug)]
+pub struct HaOptions {
+    /// The address to listen at. Port 0 selects a free port.
+    pub listen: SocketAddr,
+    /// The networks from which slaves may connect, in addition to this machine.
+    pub allow: Vec<Network>,
 }
 
 /// The options of a server.
@@ -48,6 +58,8 @@ pub struct ServerOptions {
     pub tls: Option<TlsOptions>,
     /// The gRPC protocol. `None`: it is not served.
     pub grpc: Option<GrpcOptions>,
+    /// The port for slaves of RocketMQ. `None`: it is not served.
+    pub ha: Option<HaOptions>,
     /// How many copies of the log a write needs.
     pub copies: CopyRules,
     /// The accounts and their permissions. `None`: everybody may do everything.

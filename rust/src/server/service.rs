@@ -269,6 +269,14 @@ impl Service {
         self.tables.group(name).ok_or_else(missing)
     }
 
+    /// Asks Python whether a slave may copy the log from the end of its own on.
+    pub(super) async fn admit_slave(&self, session: &Session, end: PhysicalOffset) -> Result<(), Refusal> {
+        session.known.store(true, Relaxed);
+        let asked = Event::SlaveConnected { physical_offset: end.0 };
+        succeeded(self.policy.ask(session.id, &session.address, asked, None).await?)?;
+        Ok(())
+    }
+
     /// Returns a topic of a group's own, and asks Python to create it if it is unknown.
     pub(super) async fn own_topic(&self, name: &str) -> Result<(), Refusal> {
         if self.tables.topic(name).is_none() {

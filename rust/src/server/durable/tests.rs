@@ -46,6 +46,7 @@ impl Served {
             host: anywhere,
             tls: None,
             grpc: None,
+            ha: None,
             accounts: None,
             copies: CopyRules::default(),
             memory_max: 512 << 20,
