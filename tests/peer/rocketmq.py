@@ -310,6 +310,19 @@ class Peer:
         facts = self.call("broker.start", store=str(store), store_config=dict(config), broker_config=dict(settings))
         return EmbeddedBroker(self, facts)
 
+    def slave(
+        self, store: Path, names: str, *, config: Mapping[str, Any] = SMALL, settings: Mapping[str, Any] = SHORT_TIMES
+    ) -> EmbeddedBroker:
+        """Starts a slave, which copies the master that the name server `names` tells it."""
+        facts = self.call(
+            "broker.slave",
+            store=str(store),
+            names=names,
+            store_config={**config, "brokerRole": "SLAVE"},
+            broker_config={"brokerId": 1, **settings},
+        )
+        return EmbeddedBroker(self, facts)
+
     def producer(
         self,
         names: str,
@@ -405,6 +418,16 @@ class EmbeddedBroker:
         result = self.peer.call("broker.status", handle=self.facts["handle"])
         assert isinstance(result, dict)
         return result
+
+    @property
+    def address(self) -> str:
+        return str(self.facts["address"])
+
+    def follow(self) -> str | None:
+        """Lets a slave register and take topics, groups and offsets now. Returns the address of its master."""
+        found = self.peer.call("broker.follow", handle=self.facts["handle"])
+        assert found is None or isinstance(found, str)
+        return found
 
     def stop(self) -> None:
         self.peer.call("broker.stop", handle=self.facts["handle"])

@@ -27,6 +27,7 @@ import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
 /** A name server and a broker on a store, on loopback ports of their own, until stopped (or until the process is killed). */
 final class Broker implements Peer.Handled {
     private static final long ROUTE_TIMEOUT_MS = 60_000;
+    /** Null: a slave, which knows only the name server of its master. */
     private final NamesrvController names;
     private final BrokerController broker;
     private final String namesAddress;
@@ -68,6 +69,34 @@ final class Broker implements Peer.Handled {
             shutDown(broker, names);
             throw problem;
         }
+    }
+
+    /** A slave, at a port of its own. Its only name server is `names`, which tells it where its master is. */
+    static Broker slave(JSONObject arguments) throws Exception {
+        BrokerConfig brokerConfig = Settings.broker(arguments);
+        NettyServerConfig server = server(brokerConfig.getBrokerIP1());
+        String names = arguments.getString("names");
+        brokerConfig.setNamesrvAddr(names);
+        brokerConfig.setListenPort(server.getListenPort());
+        BrokerController broker =
+            new BrokerController(brokerConfig, server, new NettyClientConfig(), Settings.store(arguments), null);
+        try {
+            synchronized (Broker.class) {
+                check(broker.initialize(), "the broker refuses to initialize");
+            }
+            broker.start();
+            return new Broker(null, broker, names);
+        } catch (Throwable problem) {
+            shutDown(broker, null);
+            throw problem;
+        }
+    }
+
+    /** Registers now, and takes topics, groups and offsets from the master, instead of within a minute. */
+    Object follow() {
+        broker.registerBrokerAll(true, false, true);
+        broker.getSlaveSynchronize().syncAll();
+        return broker.getSlaveSynchronize().getMasterAddr();
     }
 
     private static void check(boolean well, String otherwise) {
@@ -180,7 +209,9 @@ final class Broker implements Peer.Handled {
             if (broker != null) {
                 broker.shutdown();
             }
-            names.shutdown();
+            if (names != null) {
+                names.shutdown();
+            }
         }
     }
 }

@@ -42,6 +42,8 @@ public final class Peer {
         this.out = out;
         commands.put("dump", StoreDump::of);
         commands.put("broker.start", arguments -> hold(Broker.start(arguments)));
+        commands.put("broker.slave", arguments -> hold(Broker.slave(arguments)));
+        commands.put("broker.follow", arguments -> held(arguments, Broker.class).follow());
         commands.put("broker.stop", arguments -> release(arguments, Broker.class).stop());
         commands.put("broker.topic", arguments -> held(arguments, Broker.class).topic(arguments));
         commands.put("broker.group", arguments -> held(arguments, Broker.class).group(arguments));
