@@ -33,6 +33,7 @@ GROUP, TOPIC = "shipping", "orders"
 INVISIBLE_SECONDS = 10.0
 _QUIET_SECONDS = 2 * INVISIBLE_SECONDS
 _REQUEST_SECONDS = 8.0
+_REST_SECONDS_MAX = 300.0
 _DELAY_SECONDS = 0.2
 _PLAIN, _COMMITTED, _ROLLED_BACK = range(3)
 
@@ -226,15 +227,18 @@ def _consume(client: GrpcClient, told: Told, stops: threading.Event, seed: int) 
 
 
 def _read_the_rest(client: GrpcClient, told: Told) -> None:
-    """Receives until nothing has come for longer than messages are invisible."""
-    until = time.monotonic() + _QUIET_SECONDS
+    """Receives until the server has answered for longer than messages are invisible that there is nothing. A call
+    without an answer says nothing of what is there."""
+    until, gives_up = time.monotonic() + _QUIET_SECONDS, time.monotonic() + _REST_SECONDS_MAX
     while time.monotonic() < until:
-        if _receive(client, told, None, 32):
+        assert time.monotonic() < gives_up, f"not at its end after {_REST_SECONDS_MAX:g} s"
+        if _receive(client, told, None, 32) != 0:
             until = time.monotonic() + _QUIET_SECONDS
 
 
-def _receive(client: GrpcClient, told: Told, chance: random.Random | None, batch: int) -> int:
-    """Receives once, and acknowledges; with `chance` not all of it. Returns the number of messages."""
+def _receive(client: GrpcClient, told: Told, chance: random.Random | None, batch: int) -> int | None:
+    """Receives once, and acknowledges; with `chance` not all of it. Returns the number of messages, None if there was
+    no answer."""
     request = {
         "group": {"name": GROUP},
         "message_queue": {"topic": {"name": TOPIC}},
@@ -261,4 +265,4 @@ def _receive(client: GrpcClient, told: Told, chance: random.Random | None, batch
         with told.lock:
             delivery = Delivery(begun, ended, _queue_of(one), nacked, acknowledged)
             told.deliveries[base64.b64decode(one["body"])].append(delivery)
-    return len(messages)
+    return None if frames is None else len(messages)
