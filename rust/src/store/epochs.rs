@@ -168,11 +168,12 @@ impl Shared {
     /// Fails for a write of a store that was replaced.
     #[inline]
     pub(super) fn check_not_fenced(&self, what: &'static str) -> Result<()> {
-        if self.lifecycle.is_fenced() {
-            let by = self.configuration.epochs.lock().source.clone();
-            return Err(Error::Fenced { what, by });
-        }
-        Ok(())
+        if self.lifecycle.is_fenced() { Err(self.fenced(what)) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn fenced(&self, what: &'static str) -> Error {
+        Error::Fenced { what, by: self.configuration.epochs.lock().source.clone() }
     }
 }
 

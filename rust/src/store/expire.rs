@@ -56,11 +56,16 @@ impl LogAges {
     }
 
     /// Notes that this process filled the files between the file of `before` and the file of `last`.
+    #[inline]
     pub(super) fn filled(&self, before: u64, last: u64, file_size: u64, clock: &dyn Clock) {
-        let (mut file, last) = (before - before % file_size, last - last % file_size);
-        if file >= last {
-            return;
+        if before / file_size < last / file_size {
+            self.note_filled(before, last, file_size, clock);
         }
+    }
+
+    #[cold]
+    fn note_filled(&self, before: u64, last: u64, file_size: u64, clock: &dyn Clock) {
+        let (mut file, last) = (before - before % file_size, last - last % file_size);
         let since = FullSince { monotonic_ms: clock.monotonic_ms(), is_filled_here: true };
         let mut full = self.full.lock();
         while file < last {
