@@ -76,6 +76,7 @@ torture: $(NATIVE) cargo-fuzz ## the long form of the fault tests: two hours and
 	$(call step,model through Python,TXSTORE_EXAMPLES=5000 $(BIN)/python -m pytest -q tests/model)
 	$(call step,fuzz,$(BIN)/python -m fuzz.corpus && $(BIN)/python -m fuzz.run --sanitizer none --seconds 300)
 	$(call step,fuzz with AddressSanitizer,$(BIN)/python -m fuzz.run --seconds 60)
+	$(call step,a million timed messages,TXSTORE_TIMED=1000000 cargo test --locked --quiet --release --features testing --test timed -- --nocapture)
 	$(call step,clock jumps,TXSTORE_CLOCK_JUMPS=20000 cargo test --locked --quiet --features testing --test crash clock)
 	$(call step,kills,TXSTORE_KILLS=2000 $(BIN)/python -m pytest -q -s tests/crash/test_kill.py)
 	$(call step,refused calls,TXSTORE_FAILED_CALLS=2000 TXSTORE_SHORT_WRITES=100 $(BIN)/python -m pytest -q -s tests/crash/test_refused_calls.py)
