@@ -229,9 +229,9 @@ def _consume(client: GrpcClient, told: Told, stops: threading.Event, seed: int) 
 def _read_the_rest(client: GrpcClient, told: Told) -> None:
     """Receives until the server has answered for longer than messages are invisible that there is nothing. A call
     without an answer says nothing of what is there."""
-    until, gives_up = time.monotonic() + _QUIET_SECONDS, time.monotonic() + _REST_SECONDS_MAX
+    until, stops_at = time.monotonic() + _QUIET_SECONDS, time.monotonic() + _REST_SECONDS_MAX
     while time.monotonic() < until:
-        assert time.monotonic() < gives_up, f"not at its end after {_REST_SECONDS_MAX:g} s"
+        assert time.monotonic() < stops_at, f"not at its end after {_REST_SECONDS_MAX:g} s"
         if _receive(client, told, None, 32) != 0:
             until = time.monotonic() + _QUIET_SECONDS
 
