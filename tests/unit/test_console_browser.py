@@ -188,16 +188,17 @@ def test_a_stuck_transaction_is_committed_by_the_keyboard_alone(chromium: Any, s
     tab.keyboard.press("Enter")
     tab.keyboard.press("Tab")
     tab.keyboard.type("c-2")
-    tab.keyboard.press("Enter")
+    with tab.expect_navigation():
+        tab.keyboard.press("Enter")
     for text, heading in (("7F", "7F"), ("Commit", "Commit?"), ("Commit", "7F")):
-        tab.wait_for_load_state()
         for _ in range(60):
             tab.keyboard.press("Tab")
             if tab.evaluate("document.activeElement.textContent.trim()").startswith(text) and tab.evaluate(
                 "document.activeElement.closest('main') !== null"
             ):
                 break
-        tab.keyboard.press("Enter")
+        with tab.expect_navigation():
+            tab.keyboard.press("Enter")
         tab.wait_for_function("start => document.querySelector('h1').textContent.startsWith(start)", arg=heading)
     tab.wait_for_selector("[role=status]")
     assert "committed" in tab.locator("[role=status]").inner_text()
