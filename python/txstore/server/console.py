@@ -9,8 +9,8 @@ Not here: the pages (`txstore.console`).
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from txstore.errors import InvalidOptionError
 from txstore.server.secrets import Account
+from txstore.server.validation import check_packages
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -35,15 +35,8 @@ class ConsoleOptions(Protocol):
 
 def check_console_packages() -> None:
     """Raises InvalidOptionError if a package of the console is missing."""
-    try:
-        import txstore.console.listener  # noqa: F401  # It imports all of them.
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("txstore"):
-            raise
-        raise InvalidOptionError(
-            f"the console needs {error.name}, which is not installed\nhint: pip install 'txstore[console]'",
-            option="console",
-        ) from None
+    # It imports all of them.
+    check_packages("txstore.console.listener", "the console", "console")
 
 
 def start_console(

@@ -9,7 +9,7 @@ Not here: the spans (`txstore.otel`).
 from typing import Protocol
 
 from txstore._native import Store
-from txstore.errors import InvalidOptionError
+from txstore.server.validation import check_packages
 
 __all__ = ["ServerSpans", "check_span_packages", "start_spans"]
 
@@ -22,14 +22,8 @@ class ServerSpans(Protocol):
 
 def check_span_packages() -> None:
     """Raises InvalidOptionError without OpenTelemetry."""
-    try:
-        import txstore.otel.log_spans  # noqa: F401  # It imports what the spans need.
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("txstore"):
-            raise
-        raise InvalidOptionError(
-            f"otel needs {error.name}, which is not installed\nhint: pip install 'txstore[otel]'", option="otel"
-        ) from None
+    # It imports all of them.
+    check_packages("txstore.otel.log_spans", "otel", "otel")
 
 
 def start_spans(store: Store) -> ServerSpans:

@@ -6,13 +6,14 @@ Always: nothing is created, and no file but those with secrets is read.
 Not here: the settings of the store (`config`), and whether an address is free.
 """
 
+import importlib
 import ipaddress
 from collections.abc import Mapping
 
 from txstore.console.address import check_address
 from txstore.errors import InvalidOptionError
 
-__all__ = ["check_options", "networks"]
+__all__ = ["check_options", "check_packages", "networks"]
 
 _PORT_MAX = 65_535
 _COPIES_MAX = 16
@@ -158,3 +159,14 @@ def _check_seconds(name: str, value: object) -> None:
     # NaN is neither.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _SECONDS_MAX:
         raise InvalidOptionError(f"{name} must be 0 to {_SECONDS_MAX:,} seconds, got {value!r}", option=name)
+
+
+def check_packages(module: str, what: str, option: str) -> None:
+    """Imports a module of an extra that is named as its option. Raises InvalidOptionError if a package is missing."""
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("txstore"):
+            raise
+        text = f"{what} needs {error.name}, which is not installed\nhint: pip install 'txstore[{option}]'"
+        raise InvalidOptionError(text, option=option) from None
