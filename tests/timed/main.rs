@@ -250,7 +250,7 @@ fn messages_are_delivered_once_and_not_early_over_kills() {
     // From a kill until the next life has opened the store, nothing can be delivered.
     let mut closed = vec![];
     let mut life = Life::begin(&directory, clock);
-    closed.push((i64::MIN, life.ready_ms()));
+    closed.push((START_MS, life.ready_ms()));
     for at in kill_at {
         while clock.wall().0 < at {
             std::thread::sleep(Duration::from_millis(1));
