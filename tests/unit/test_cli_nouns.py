@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,43 @@ def test_bodies_from_a_file_and_a_pipe(run: Run, store: Path, tmp_path: Path, mo
     assert (code, "several bodies given" in err) == (2, True)
     code, _, err = run("send", store, "orders", "body", "--property", "name")
     assert (code, "--property NAME=VALUE" in err) == (2, True)
+
+
+def test_message_is_sent_for_a_time_and_recalled(run: Run, store: Path) -> None:
+    due = (datetime.now(timezone(timedelta(hours=2))) + timedelta(hours=20)).isoformat(timespec="seconds")
+    sent = facts(run, "send", store, "orders", "pay!", "--deliver-at", due)
+    code, out, err = run("send", store, "orders", "pay!", "--deliver-at", "20h")
+    assert (code, err) == (0, "")
+    handle = out.split()[-1]
+    assert facts(run, "store", "stat", store)["timed_messages"] == 2
+    assert facts(run, "message", "recall", store, sent["recall_handle"]) == {"recalled": sent["message_id"]}
+    assert run("message", "recall", store, handle) == (0, f"{out.split()[0]} recalled\n", "")
+    assert facts(run, "store", "stat", store)["timed_messages"] == 0
+    code, _, err = run("message", "recall", store, handle)
+    assert (code, "was delivered, recalled or never sent" in err) == (1, True)
+    code, _, err = run("message", "recall", store, "x")
+    assert (code, "is not a recall handle" in err) == (2, True)
+    assert run("tail", store, "orders")[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (
+            ["--deliver-at", "2026-01-31T12:00"],
+            "--deliver-at '2026-01-31T12:00' has no time zone\nhint: 2026-01-31T12:00+",
+        ),
+        (["--deliver-at", "2001-01-31T12:00Z"], "--deliver-at '2001-01-31T12:00Z' has passed: it is 20"),
+        (["--deliver-at", "9999-12-31T23:59Z"], "timer_max_delay_sec allows 259200 s"),
+        (["--deliver-at", "999999999d"], "--deliver-at '999999999d' is not a time\nhint: "),
+        (["--deliver-at", "soon"], "--deliver-at 'soon' is not a time\nhint: "),
+        (["--deliver-at", "1h", "--delay-level", "3"], "both --delay-level 3 and --deliver-at 1h are given"),
+    ],
+)
+def test_time_that_cannot_be_is_refused(run: Run, store: Path, arguments: list[str], why: str) -> None:
+    code, _, err = run("send", store, "orders", "x", *arguments)
+    assert (code, why in err) == (2, True), err
+    assert facts(run, "store", "stat", store)["timed_messages"] == 0
 
 
 def test_tail_shows_the_end_of_the_topic_by_tag(run: Run, store: Path) -> None:

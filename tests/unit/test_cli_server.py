@@ -76,6 +76,16 @@ def test_messages_are_sent_and_consumed(run: Run, address: str, server: RemoteBr
     )
 
 
+def test_message_is_sent_for_a_time_and_recalled(run: Run, address: str, server: RemoteBroker) -> None:
+    sent = json.loads(done(run, "send", "--server", address, "orders", "pay!", "--deliver-at", "1h", "--json"))
+    recalled = done(run, "message", "recall", "--server", address, sent["recall_handle"], "--json")
+    assert json.loads(recalled) == {"recalled": sent["message_id"]}
+    code, _, err = run("message", "recall", "--server", address, sent["recall_handle"])
+    assert (code, "was delivered, recalled or never sent" in err) == (1, True)
+    code, _, err = run("send", "--server", address, "orders", "x", "--deliver-at", "99d")
+    assert (code, "timer_max_delay_sec" in err) == (2, True)
+
+
 def _only_id(server: RemoteBroker) -> str:
     return server.read("orders", 1, 0)[0][0].message_id
 

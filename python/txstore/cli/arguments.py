@@ -32,6 +32,7 @@ __all__ = [
     "StoreTarget",
     "Tags",
     "TopicName",
+    "coming",
     "moment",
     "noun",
     "selector_of",
@@ -43,6 +44,7 @@ def _directory(path: str) -> Target:
 
 
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_SPAN = r"(\d{1,9})(ms|s|m|h|d)"
 
 
 def _known(
@@ -185,12 +187,31 @@ def selector_of(tags: str | None, sql: str | None) -> str | Sql | None:
     return tags if sql is None else Sql(sql)
 
 
+def coming(text: str, option: str) -> datetime:
+    """Parses a time that is to come: `2026-01-31T12:00+02:00`, or `15m` from now.
+
+    Raises InvalidOptionError for a time without a zone, and for one that has passed.
+    """
+    hint = "hint: 2026-01-31T12:00+02:00, 2026-01-31T12:00Z, or 15m, 2h, 1d from now"
+    span, now = re.fullmatch(_SPAN, text.strip()), datetime.now(UTC)
+    try:
+        found = now + _length(span) if span is not None else datetime.fromisoformat(text.strip())
+    except (ValueError, OverflowError):
+        raise InvalidOptionError(f"{option} {text!r} is not a time\n{hint}", option=option) from None
+    if found.tzinfo is None:
+        raise InvalidOptionError(f"{option} {text!r} has no time zone\n{hint}", option=option)
+    if found < now:
+        shown = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        raise InvalidOptionError(f"{option} {text!r} has passed: it is {shown}\n{hint}", option=option)
+    return found
+
+
 def moment(text: str, option: str) -> datetime:
     """Parses a time: `2026-01-31 12:00` (UTC unless it names a zone), or an age such as `15m`."""
-    ago = re.fullmatch(r"(\d{1,9})(ms|s|m|h|d)", text.strip())
+    ago = re.fullmatch(_SPAN, text.strip())
     try:
         if ago is not None:
-            return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+            return datetime.now(UTC) - _length(ago)
         found = datetime.fromisoformat(text.strip())
     except (ValueError, OverflowError):
         raise InvalidOptionError(
@@ -198,3 +219,7 @@ def moment(text: str, option: str) -> datetime:
             option=option,
         ) from None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _length(span: re.Match[str]) -> timedelta:
+    return timedelta(**{_UNITS[span[2]]: int(span[1])})

@@ -15,7 +15,11 @@ _ID = "AC11000100002A9F0000000000000001"
 
 # Command → lines without `txstore COMMAND`.
 EXAMPLES: dict[str, tuple[str, ...]] = {
-    "send": ('orders.store orders "order 17 is paid" --tags paid --key o-17', "orders.store orders < lines.txt"),
+    "send": (
+        'orders.store orders "order 17 is paid" --tags paid --key o-17',
+        "orders.store orders < lines.txt",
+        'orders.store orders "is order 17 paid?" --deliver-at 20h',
+    ),
     "consume": ("orders.store orders --group shipping", "--server 127.0.0.1:9876 orders --group shipping"),
     "tail": ("orders.store orders -f", "orders.store orders --tags paid -n 50"),
     "top": ("orders.store", "--server 127.0.0.1:9876"),
@@ -31,6 +35,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "message get": (f"orders.store {_ID}",),
     "message by-key": ("orders.store orders o-17",),
     "message by-time": ("orders.store orders --from 15m", "orders.store orders --from 2026-01-31T12:00 -n 10"),
+    "message recall": ("orders.store djEgb3JkZXJzIHR4c3RvcmUgMTc2NDEwMDAwMDAwMCBBQzEx",),
     "dlq list": ("orders.store shipping",),
     "dlq resend": (f"orders.store shipping {_ID}",),
     "tx list": ("orders.store", "orders.store --state discarded --json"),

@@ -1,8 +1,8 @@
-"""`txstore message …`: finds messages by id, key or time.
+"""`txstore message …`: finds messages by id, key or time, and recalls one that waits for its time.
 
-In:     an id, a key, times.
+In:     an id, a key, times, a recall handle.
 Out:    text or JSON; exit code 1 if there is none.
-Always: writes nothing.
+Always: only `recall` writes.
 Not here: half messages and the state of their transactions (`tx`).
 """
 
@@ -17,12 +17,12 @@ from txstore import StoredMessage
 from txstore.cli.arguments import AsJson, Limit, StoreTarget, TopicName, moment, noun
 from txstore.cli.output import print_facts, print_json, print_table, utc
 from txstore.cli.records import print_message, text_of
-from txstore.cli.target import reading
+from txstore.cli.target import GROUP, reading, writing
 from txstore.inspection.records import message_facts
 
 __all__ = ["app"]
 
-app: typer.Typer = noun("Messages: get, by-key, by-time.")
+app: typer.Typer = noun("Messages: get, by-key, by-time, recall.")
 
 
 @app.command()
@@ -76,6 +76,21 @@ def by_time(
     end = None if until is None else moment(until, "--until")
     with reading(path) as broker:
         return _print_found(broker.query_by_time(topic, begin, end, max_messages=limit), as_json=as_json)
+
+
+@app.command()
+def recall(
+    path: StoreTarget,
+    handle: Annotated[str, typer.Argument(metavar="HANDLE", help="Its recall handle, which sending printed.")],
+    as_json: AsJson = False,
+) -> None:
+    """Recall a message that waits for its time, so that it is never delivered."""
+    with writing(path) as broker:
+        message_id = broker.producer(GROUP).recall(handle)
+    if as_json:
+        print_json({"recalled": message_id})
+    else:
+        print(f"{message_id} recalled")
 
 
 def _print_found(messages: Sequence[StoredMessage], *, as_json: bool) -> int:

@@ -1,7 +1,7 @@
 """`txstore send`: sends messages to a topic by hand or from a pipe.
 
 In:     a body, a file, or lines of stdin.
-Out:    where each message was stored.
+Out:    where each message was stored, and the recall handle of one that waits for its time.
 Always: every message that is reported as sent is durable when the command ends, except at a server for an
         account without administration. An unknown topic is an error.
 Not here: transactions, which need a local transaction and code.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -18,14 +19,13 @@ import typer
 
 from txstore import EmbeddedBroker, Message, SentMessage, errors
 from txstore._native import validate_topic
-from txstore.cli.arguments import AsJson, StoreTarget, TopicName, noun
-from txstore.cli.output import print_json
-from txstore.cli.target import Operated, Target, writing
+from txstore.cli.arguments import AsJson, StoreTarget, TopicName, coming, noun
+from txstore.cli.output import print_json, utc
+from txstore.cli.target import GROUP, Operated, Target, writing
 from txstore.message import known_names
 
 __all__ = ["app", "must_be_topic"]
 
-_GROUP = "txstore-cli"
 _BATCH = 500
 
 app: typer.Typer = noun()
@@ -44,6 +44,9 @@ def send(
         list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property; repeat for more.")
     ] = None,
     delay_level: Annotated[int, typer.Option("--delay-level", metavar="N", help="1 (1 s) to 18 (2 h).")] = 0,
+    deliver_at: Annotated[
+        str | None, typer.Option("--deliver-at", metavar="TIME", help="2026-01-31T12:00+02:00, or 15m from now.")
+    ] = None,
     message_group: Annotated[
         str | None, typer.Option("--message-group", metavar="NAME", help="Messages of one group stay in order.")
     ] = None,
@@ -52,6 +55,12 @@ def send(
 ) -> None:
     """Send a message, or many from a pipe."""
     properties = dict(_pair(text) for text in prop or [])
+    due = None if deliver_at is None else coming(deliver_at, "--deliver-at")
+    if due is not None and delay_level:
+        raise errors.InvalidOptionError(
+            f"both --delay-level {delay_level} and --deliver-at {deliver_at} are given\nhint: pass one of them",
+            option="--deliver-at",
+        )
 
     def made(content: bytes) -> Message:
         return Message(
@@ -61,18 +70,19 @@ def send(
             keys=key or None,
             properties=properties or None,
             delay_level=delay_level,
+            deliver_at=due,
             message_group=message_group,
         )
 
     with writing(path) as broker:
         must_be_topic(broker, path, topic)
-        producer = broker.producer(_GROUP)
+        producer = broker.producer(GROUP)
         count = 0
         for batch in _batches(body, file, lines=lines):
             for sent in (producer.send(made(content), queue_id=queue_id) for content in batch):
                 count += 1
                 if as_json or not lines:
-                    _print_sent(sent, as_json=as_json)
+                    _print_sent(sent, due, as_json=as_json)
         _flush(broker)
     if lines and not as_json:
         print(f"{count:,} sent")
@@ -130,7 +140,7 @@ def _batches(body: str | None, file: str | None, *, lines: bool) -> Iterator[lis
         yield batch
 
 
-def _print_sent(sent: SentMessage, *, as_json: bool) -> None:
+def _print_sent(sent: SentMessage, due: datetime | None, *, as_json: bool) -> None:
     if as_json:
         print_json(
             {
@@ -140,7 +150,10 @@ def _print_sent(sent: SentMessage, *, as_json: bool) -> None:
                 "queue_id": sent.queue_id,
                 "queue_offset": sent.queue_offset,
                 "physical_offset": sent.physical_offset,
+                "recall_handle": sent.recall_handle,
             }
         )
+    elif due is not None and sent.recall_handle is not None:
+        print(f"{sent.message_id}  {sent.topic} at {utc(due)}  {sent.recall_handle}")
     else:
         print(f"{sent.message_id}  {sent.topic}/{sent.queue_id}@{sent.queue_offset}")

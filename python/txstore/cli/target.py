@@ -27,12 +27,14 @@ from txstore.inspection.opening import reading_broker, writing_broker
 if TYPE_CHECKING:
     from txstore import RemoteBroker
 
-__all__ = ["SERVER", "Operated", "Target", "connect", "joined", "log_of", "reading", "target_of", "writing"]
+__all__ = ["GROUP", "SERVER", "Operated", "Target", "connect", "joined", "log_of", "reading", "target_of", "writing"]
 
 Operated: TypeAlias = "EmbeddedBroker | RemoteBroker"
 """A broker that a command calls: of a store that it opened, or of a server."""
 
 PATH, SERVER = "TXSTORE_PATH", "TXSTORE_SERVER"
+GROUP = "txstore-cli"
+"""The producer group of what commands send."""
 
 
 @dataclass(frozen=True, slots=True)
