@@ -27,8 +27,8 @@ PAGES = {
     "tests/golden/stores/README.md": "internals/golden_stores.md",
 }
 LINK = re.compile(r"(?P<text>\[(?:[^\[\]]|\[[^\[\]]*\])*\])\((?P<target>[^)\s]+)\)")
-# `<!-- FILE: TITLE -->` in a page is the section of that title of the file.
-SECTION = re.compile(r"^<!-- (\S+\.md): (.+) -->$", flags=re.MULTILINE)
+# A line that ends with `<!-- FILE: TITLE -->` refers to a section of that file; the site shows the section instead.
+SECTION = re.compile(r"^.*<!-- (\S+\.md): (.+) -->$", flags=re.MULTILINE)
 BLOCK = re.compile(r"(^```.*?^```$)", flags=re.MULTILINE | re.DOTALL)
 
 
