@@ -1990,6 +1990,8 @@ class RemotingServer:
     def replicas(self) -> list[tuple[str, int, int, int, int]]:
         """Returns the replicas that have asked: name, end of the copy, milliseconds since the last request, how many
         bytes the copy lacks, and milliseconds since the first of them was stored."""
+    def slaves(self) -> list[tuple[int, int]]:
+        """Returns the connections over which slaves of RocketMQ copy the log, with the end that each reported last."""
     def next_event(
         self, timeout_ms: int
     ) -> (

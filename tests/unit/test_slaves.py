@@ -21,6 +21,7 @@ import pytest
 import txstore
 from tests.frames import Response, Wire
 from tests.ports import free_port
+from tests.unit.test_server_metrics import Seen
 from tests.waiting import eventually
 from txstore import Message, Server
 from txstore._native import RequestCode, ResponseCode
@@ -231,6 +232,29 @@ def test_routes_name_a_slave_while_it_copies(master: Server, tmp_path: Path) -> 
             route = json.loads(call(master, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"}).body)
             assert route["brokerDatas"][0]["brokerAddrs"] == alone | {"7": str(copy.address)}
         eventually(lambda: master.nodes.addresses() == alone)
+
+
+def test_the_lag_of_a_slave_is_what_it_lacked_at_its_last_report(tmp_path: Path) -> None:
+    with serve(tmp_path / "master", metrics="127.0.0.1:0") as master:
+        send(master, 10)
+        end = end_of(master)
+        with copied(tmp_path / "copy", files_of(tmp_path / "master", end)) as copy:
+            address = str(copy.address)
+            register(master, address)
+            assert Seen(master).all("txstore_slave_lag_bytes") == {}
+            with Slave(master, end) as slave:
+                send(master, 10, "later")
+                begin, piece = slave.piece()
+                assert begin == end
+                lacks = end_of(master) - end
+                assert Seen(master).one("txstore_slave_lag_bytes", slave=address) == lacks
+                slave.report(end + len(piece) - 1)
+                lacks -= len(piece) - 1
+
+                def is_noted() -> bool:
+                    return Seen(master).one("txstore_slave_lag_bytes", slave=address) == lacks
+
+                eventually(is_noted)
 
 
 def test_brokers_that_are_no_slaves_cannot_register(master: Server) -> None:

@@ -122,7 +122,8 @@ class _Collector:
             *outbox_families(broker.outboxes),
         ):
             yield exported(self._families, family, self._common)
-        yield from replica_families(self._families, self._server.nodes.status(), self._common)
+        nodes = self._server.nodes
+        yield from replica_families(self._families, nodes.status(), nodes.slave_lags(), self._common)
 
     # Messages and connections
 

@@ -1,8 +1,8 @@
 """Exports a server's part in replication.
 
-In:     a status.
-Out:    metric families: of a source with one sample for each of its replicas, of a replica with its own.
-Always: the number of samples is bounded by the number of replicas.
+In:     a status, and what slaves of RocketMQ lack.
+Out:    metric families: of a source with one sample for each of its replicas and slaves, of a replica with its own.
+Always: the number of samples is bounded by the number of replicas and slaves.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,10 +28,12 @@ def _rows(status: ReplicationStatus) -> list[tuple[str, _Row]]:
     return [(status.name, _Row(status.following, status.lag_bytes, status.lag.total_seconds()))]
 
 
-def replica_families(families: Any, status: ReplicationStatus, common: Mapping[str, str]) -> Iterator[Any]:
+def replica_families(
+    families: Any, status: ReplicationStatus, slave_lags: Mapping[str, int], common: Mapping[str, str]
+) -> Iterator[Any]:
     """Yields the metric families of a source or of a replica, with the labels that all metrics have in common.
 
-    `families` is `prometheus_client.core`.
+    `families` is `prometheus_client.core`; `slave_lags`: the bytes that each slave of RocketMQ lacks, by its address.
     """
 
     def gauge(name: str, text: str, values: Iterable[tuple[str, float]], *labels: str) -> Any:
@@ -56,3 +58,5 @@ def replica_families(families: Any, status: ReplicationStatus, common: Mapping[s
     yield gauge("txstore_replica_lag_bytes", text, [(name, row.lag_bytes) for name, row in rows], "replica")
     text = "Of a source, the age of the first record that the replica lacks; of a replica, since when it lacks some."
     yield gauge("txstore_replica_lag_seconds", text, [(name, row.lag_seconds) for name, row in rows], "replica")
+    text = "Bytes of the log that a connected slave of RocketMQ lacks, by its last report."
+    yield gauge("txstore_slave_lag_bytes", text, slave_lags.items(), "slave")

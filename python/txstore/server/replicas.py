@@ -39,12 +39,16 @@ class Nodes:
         timeout: float,
         ack: str,
         slaves: Callable[[], dict[int, str]] = dict,
+        slave_lags: Callable[[], dict[str, int]] = dict,
     ) -> None:
         """`address`: where clients reach this server. `replica`: what copies another server's store, if anything does.
         `timeout`: after how many seconds a silent replica does not count as connected. `slaves`: the addresses of
-        RocketMQ's brokers that copy the log, by their ids."""
+        RocketMQ's brokers that copy the log, by their ids; `slave_lags`: how many bytes each lacks, by its address.
+        """
         self._broker, self._native = broker, native
         self._replica, self._failure, self._slaves = replica, failure, slaves
+        self.slave_lags = slave_lags
+        """Returns how many bytes of the log each slave of RocketMQ lacks, by its address."""
         self.own_address: str | None = address
         """Where clients reach this server."""
         self._required, self._ack = required, ack

@@ -199,6 +199,7 @@ class Server:
             timeout=float(self._config.replica_timeout),
             ack=self._config.replica_ack,
             slaves=self._slaves.addresses,
+            slave_lags=lambda: self._slaves.lags(self._native.slaves()),
         )
         # Without TCP, its clients use the Unix socket whatever a route says.
         nodes = self._nodes.addresses if reached is not None else None

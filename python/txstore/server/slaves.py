@@ -16,7 +16,7 @@ import logging
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from txstore._native import (
@@ -110,6 +110,14 @@ class Slaves:
         """Returns the addresses of the slaves that copy the log, by their ids."""
         with self._lock:
             return {one.broker_id: one.address for one in self._slaves.values() if one.connections}
+
+    def lags(self, reported: Iterable[tuple[int, int]]) -> dict[str, int]:
+        """Returns how many bytes of the log each slave lacks, by its address. `reported`: connections, and where the
+        slave's log ends."""
+        end = self._broker.store.appended_end
+        with self._lock:
+            of = {number: one.address for one in self._slaves.values() for number in one.connections}
+        return {of[number]: max(0, end - at) for number, at in reported if number in of}
 
     def _checked(self, host: str, end: int) -> list[_Slave]:
         """Returns the slaves that a connection from `host` may be of. Raises Refused if one of them differs."""

@@ -280,6 +280,10 @@ impl RemotingServer {
         replicas.into_iter().map(|one| (one.name, one.copied, one.silent_ms, one.lag_bytes, one.lag_ms)).collect()
     }
 
+    fn slaves(&self, py: Python<'_>) -> Vec<(u64, u64)> {
+        py.detach(|| self.server.service().slaves()).into_iter().map(|(connection, end)| (connection, end.0)).collect()
+    }
+
     fn next_event<'py>(&self, py: Python<'py>, timeout_ms: u64) -> PyResult<Option<Bound<'py, PyAny>>> {
         let entry = py.detach(|| self.server.service().policy.next(timeout_ms));
         entry.map(|entry| to_object(py, entry)).transpose()

@@ -95,17 +95,18 @@ async fn follow(service: &Service, session: &Session, stream: TcpStream) -> End 
     let sent = AtomicU64::new(end.0);
     let admitted = tokio::select! {
         admitted = admit(service, session, &mut writer, end) => admitted,
-        end = reports.watch(&sent) => Err(end),
+        end = reports.watch(&sent, session) => Err(end),
     };
     if let Err(end) = admitted {
         return end;
     }
+    session.reported.store(end.0, Ordering::Relaxed);
     if end.0 == 0 {
         // A master of RocketMQ would send only its last file.
         sent.store(service.store.first_physical_offset().0, Ordering::Release);
     }
     tokio::select! {
-        end = reports.watch(&sent) => end,
+        end = reports.watch(&sent, session) => end,
         end = send(service, &mut writer, &sent) => end,
     }
 }
@@ -199,7 +200,7 @@ impl Reports {
     }
 
     /// Reads reports until the connection ends, or the slave has more than was sent to it.
-    async fn watch(&mut self, sent: &AtomicU64) -> End {
+    async fn watch(&mut self, sent: &AtomicU64, session: &Session) -> End {
         loop {
             let end = match self.next().await {
                 Ok(end) => end.0,
@@ -209,6 +210,7 @@ impl Reports {
             if end > sent {
                 return End::Refused(format!("the slave's log ends at {end}, and it was sent the log up to {sent}"));
             }
+            session.reported.store(end, Ordering::Relaxed);
         }
     }
 }

@@ -25,7 +25,7 @@ use super::options::ServerOptions;
 use super::policy::Policy;
 use super::pop::Pop;
 use super::pop::source::Progress;
-use super::session::{Checker, GrpcClient, Session};
+use super::session::{Checker, GrpcClient, NOT_A_SLAVE, Session};
 use super::stream::Stream;
 use super::tables::{GroupEntry, Tables, TopicEntry};
 use super::tls::{Tls, TlsOptions};
@@ -413,6 +413,14 @@ impl Service {
     /// Returns the replicas that copy the log.
     pub fn replicas(&self) -> Vec<Replica> {
         self.copies.replicas(&self.store)
+    }
+
+    /// Returns the connections over which slaves of RocketMQ copy the log, with the end that each reported last.
+    pub fn slaves(&self) -> Vec<(u64, PhysicalOffset)> {
+        let reported = |session: &Session| session.reported.load(Relaxed);
+        let sessions = self.sessions.lock();
+        let rows = sessions.values().map(|session| (session.id, PhysicalOffset(reported(session))));
+        rows.filter(|(_, end)| end.0 != NOT_A_SLAVE).collect()
     }
 
     /// Closes a connection.

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::budget::Account;
@@ -14,6 +14,9 @@ use super::outbox::Outbox;
 use crate::base::error::Result;
 use crate::base::sync::unmodelled::Mutex;
 use crate::store::StoredRecord;
+
+/// What a connection has reported that copies nothing.
+pub(super) const NOT_A_SLAVE: u64 = u64::MAX;
 
 /// A connected client of the gRPC protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +72,8 @@ pub(super) struct Session {
     pub(super) asked: Mutex<HashSet<i32>>,
     /// The number of offset updates that wait for Python.
     pub(super) updates_waiting: AtomicUsize,
+    /// The end of the log that a slave of RocketMQ reported last; `NOT_A_SLAVE` in any other connection.
+    pub(super) reported: AtomicU64,
     /// Whether it needs no account, because it connected through the store's own socket.
     pub(super) is_trusted: bool,
     /// What sends checks to a gRPC client. Not set: its connection speaks the remoting protocol.
@@ -89,6 +94,7 @@ impl Session {
             denied: AtomicBool::new(false),
             asked: Mutex::default(),
             updates_waiting: AtomicUsize::new(0),
+            reported: AtomicU64::new(NOT_A_SLAVE),
             is_trusted,
             checker: OnceLock::new(),
         }
