@@ -733,6 +733,9 @@ class Store:
 
         Returns False, and changes nothing, if the replica must be opened with them.
         """
+    def adopt_progress(self, half_progress: int, delays: Sequence[tuple[int, int]]) -> None:
+        """Raises the progress of the half queue, and of the queues of delayed messages (queue id, queue offset), to that
+        of the RocketMQ broker that this replica copies. Nothing rises above the end of its queue."""
     def last_record(self) -> tuple[int, bytes] | None:
         """Returns where the last record begins, and its bytes; None in an empty log."""
     def record_before(self, end: int) -> tuple[int, bytes] | None:
@@ -1388,8 +1391,23 @@ class StoreEpochs:
 def read_epochs(path: str | PathLike[str]) -> str | None:
     """Returns the text of the epochs of a store, which may be open; None if it has none. Raises StoreCorruptError."""
 
+def strict_json(text: str) -> str:
+    """Returns the JSON of a broker, whose objects may have numbers as keys, as strict JSON. Raises InvalidOptionError."""
+
 def begin_replica(path: str | PathLike[str], source: str, address: str) -> None:
     """Makes the directory of a store that is not open a replica of the source with these epochs, at `address`."""
+
+def begin_replica_of_rocketmq(
+    path: str | PathLike[str],
+    address: str,
+    *,
+    mapped_file_size_commit_log: int,
+    mapped_file_size_consume_queue: int,
+    max_hash_slot_num: int,
+    max_index_num: int,
+) -> None:
+    """Makes the directory of a store that is not open a replica of the RocketMQ broker at `address`, with files of its
+    sizes."""
 
 @final
 class BackupSource:

@@ -71,13 +71,14 @@ class Work:
     settle: bool = False
     ipv6: bool = False
     sizes: Facts = field(default_factory=lambda: dict(SMALL))
+    settings: Facts = field(default_factory=dict)
 
 
 def write(home: Home, clients: Peer, store: Path, work: Work) -> Told:
     """Runs a broker on `store` (created, or continued), in a process of its own, and clients against it."""
     chance = random.Random(work.seed)
     told = Told(killed=work.killed, settled=work.settle)
-    settings = TIMES | ({"brokerIP1": "::1"} if work.ipv6 else {})
+    settings = TIMES | ({"brokerIP1": "::1"} if work.ipv6 else {}) | work.settings
     with ExitStack() as stack:
         process = stack.enter_context(home.start())
         broker = process.broker(store, config=work.sizes | SHORT_DELAYS, settings=settings)

@@ -111,7 +111,7 @@ def serve(
         str | None, typer.Option("--accounts", metavar="FILE", help="Accounts (TOML). Requests must then be signed.")
     ] = None,
     replica_of: Annotated[
-        str | None, typer.Option("--replica-of", metavar="HOST:PORT", help="Copy the store of another txstore serve.")
+        str | None, typer.Option("--replica-of", metavar="HOST:PORT", help="Copy a txstore serve or a RocketMQ master.")
     ] = None,
     replicas_required: Annotated[
         int | None,

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from txstore.client.options import ConnectConfig
 from txstore.errors import BrokerTimeoutError, BrokerUnreachableError, TxStoreError
-from txstore.server.replication import Source
+from txstore.server.replication import NoTxstoreError, Source
 
 __all__ = ["Herald"]
 
@@ -51,10 +51,17 @@ class Herald:
                 node.accept_epoch(self._number, self._own, self._store_id, timeout=_TELL_SECONDS)
         except (BrokerUnreachableError, BrokerTimeoutError):
             return False
+        except NoTxstoreError:
+            self._warn(address, "%s is a broker of RocketMQ, and this node has replaced it: stop it", address)
+            return False
         except TxStoreError as error:
-            if address not in self._refused:
-                self._refused.add(address)
-                _log.warning("%s does not accept epoch %d: %s", address, self._number, error)
+            self._warn(address, "%s does not accept epoch %d: %s", address, self._number, error)
             return False
         _log.info("%s knows that this node is the source in epoch %d", address, self._number)
         return True
+
+    def _warn(self, address: str, text: str, *values: object) -> None:
+        """Logs the first refusal of a node."""
+        if address not in self._refused:
+            self._refused.add(address)
+            _log.warning(text, *values)

@@ -17,7 +17,8 @@ from txstore._native import StoreEpochs
 from txstore.client.options import ConnectConfig
 from txstore.errors import BrokerTimeoutError, BrokerUnreachableError, InvalidOptionError
 from txstore.server.epochs import Epochs
-from txstore.server.replication import Replica, Source
+from txstore.server.following_rocketmq import is_running_master
+from txstore.server.replication import NoTxstoreError, Replica, Source
 
 __all__ = ["Promotion"]
 
@@ -98,6 +99,15 @@ class Promotion:
         except _SILENT as error:
             _log.warning("%s cannot be asked: %s", node, error)
             return
+        except NoTxstoreError:
+            if node.name is None and is_running_master(node.address, self._config):
+                raise InvalidOptionError(
+                    f"{node} is a RocketMQ broker that is running, and nothing tells it that it was replaced\n"
+                    "hint: stop it, then repeat with --lose-messages; nothing is lost if its clients had stopped, and "
+                    "`txstore replica status` showed no lag",
+                    option="promote",
+                ) from None
+            raise
         if state["store_id"] != self._store.store_id:
             text = f"{node} has another store\nhint: `txstore replica forget` removes a replica"
             raise InvalidOptionError(text, option="promote")
@@ -137,8 +147,8 @@ class Promotion:
                 known = self._replica.missing_bytes
                 lag = "" if not known else f"; at its last answer it had {known} bytes more"
                 self._may_lose(
-                    f"{node} cannot be reached, and acknowledges what it alone has (--replicas-required 1): its "
-                    f"messages after {self._end} are lost{lag}"
+                    f"{node} cannot be reached, and acknowledges what it alone has (--replicas-required 1, or a broker "
+                    f"of RocketMQ): its messages after {self._end} are lost{lag}"
                 )
 
     def _may_lose(self, what: str) -> None:

@@ -1,11 +1,12 @@
 """Replicas: a server that copies another server's store, and what that one tells it.
 
-In:     the address of the source: a `txstore serve` that this account may administer.
+In:     the address of the source: a `txstore serve` that this account may administer, or a master of RocketMQ.
 Out:    a broker on a copy of the store, whose log follows the source's.
 Always: the copy is a store of its own, which any command reads. It appends nothing itself, shows what the source shows,
         follows no source of a lower epoch than it has accepted, and refuses one whose log differs. What its log has
         after the beginning of a later epoch is kept aside, with a report, and cut.
-Not here: what a copy is worth (`rust/src/server/copies.rs`), who becomes the source (`promotion`).
+Not here: what a copy is worth (`rust/src/server/copies.rs`), who becomes the source (`promotion`), what a master of
+        RocketMQ is asked (`following_rocketmq`).
 
 One request asks for the log from a physical offset on (TXSTORE_COPY); it also says how far the copy goes. The source
 holds it until there is more. Topics, groups, offsets and settings come once a second by a call of operators, over a
@@ -26,21 +27,23 @@ from typing import Any
 from txstore._native import RequestCode, ResponseCode, Store, StoreEpochs, begin_replica
 from txstore.broker import EmbeddedBroker
 from txstore.broker.opening import open_as
-from txstore.client.channel import Channel
-from txstore.client.dial import connect
 from txstore.client.options import ConnectConfig
 from txstore.config import BrokerConfig
 from txstore.errors import (
     BrokerTimeoutError,
     BrokerUnreachableError,
     InvalidOptionError,
+    ProtocolError,
     TxStoreError,
 )
 from txstore.remoting.administration import decode, decode_error, encode
 from txstore.remoting.replication import ReplicationStatus
 from txstore.server.epochs import Epochs, epochs_of
+from txstore.server.following_rocketmq import FollowingRocketMQ, begin_copy_of_rocketmq
+from txstore.server.node_channel import open_channel
+from txstore.server.replica_copy import ReplicaCopy
 
-__all__ = ["Replica", "Source", "state_of"]
+__all__ = ["NoTxstoreError", "Replica", "Source", "state_of"]
 
 _log = logging.getLogger("txstore.replica")
 _CALL_SECONDS = 10.0
@@ -91,23 +94,17 @@ def _state_of(broker: EmbeddedBroker, address: str | None) -> dict[str, Any]:
     }
 
 
+class NoTxstoreError(InvalidOptionError):
+    """The node does not know the requests of replicas: it is a broker of RocketMQ, or a server of another release."""
+
+
 class Source:
     """One connection to the server whose store is copied. Used by one thread."""
 
     def __init__(self, address: str, config: ConnectConfig, *, seconds: float = _CALL_SECONDS) -> None:
         """Connects within some seconds. Raises BrokerUnreachableError."""
         self.address = address
-        credentials = config.credentials
-        try:
-            connected = connect(address, seconds, config.tls_context)
-        except OSError as error:
-            text = f"{address} cannot be reached: {error}\nhint: start it, or check the address"
-            raise BrokerUnreachableError(text, address=address) from error
-
-        def signed(fields: Mapping[str, str], body: bytes | None) -> dict[str, str]:
-            return dict(fields) if credentials is None else credentials.signed(fields, body)
-
-        self._channel = Channel(address, connected, signed)
+        self._channel = open_channel(address, config, seconds=seconds)
 
     def __enter__(self) -> "Source":
         return self
@@ -159,8 +156,8 @@ class Source:
         if told is not None:
             return told
         if code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            hint = "pass the address of a txstore serve of this release"
-            return InvalidOptionError(f"{self.address} cannot be copied: {remark}\nhint: {hint}", option="replica_of")
+            hint = "pass the address of a txstore serve of this release, or of a RocketMQ master"
+            return NoTxstoreError(f"{self.address} cannot be copied: {remark}\nhint: {hint}", option="replica_of")
         if code in (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.NO_PERMISSION):
             hint = (
                 "pass an account that is an administrator there"
@@ -190,31 +187,31 @@ class Replica:
         """Where clients and other nodes reach this replica. The source names it in routes."""
         self.failure: TxStoreError | None = None
         """Why it has stopped following; None while it follows or tries to."""
-        self.missing_bytes: int | None = None
-        """How many bytes the copy lacked at the last answer; None before the first one."""
         self.source_address: str | None = None
         """Where clients reach the source; None before it has told."""
-        self._complete_at = time.monotonic()
         self.must_reopen = False
         """Whether the store must be opened again, because a part of its log is to be cut."""
         self._configured = address
         self._referred: str | None = None  # By a node that is a replica itself.
         if not (Path(path) / _SETTINGS).exists():
-            with Source(address, source) as begun:
-                _begin(Path(path), begun.state(name, None), address)
+            _must_be_empty(Path(path))
+            try:
+                with Source(address, source) as begun:
+                    _begin(Path(path), begun.state(name, None), address)
+            except NoTxstoreError:
+                begin_copy_of_rocketmq(Path(path), address, source)
         else:
             _must_know_a_higher_epoch(path, address, source)
         self.broker: EmbeddedBroker = open_as(path, settings, replica=True)
         self._store: Store = self.broker.store
         self._epochs = StoreEpochs(self._store)
         self._epoch = 0
-        self._rest = b""
+        self._copy = ReplicaCopy(self.broker)
         self._known = ""  # The digest of the source's state that this copy has.
         self._told: str | None = None
-        self._minimum = self.broker.stat().min_physical_offset
         self._durable = True
         self._stopped = threading.Event()
-        self._source: Source | None = None
+        self._source: Source | FollowingRocketMQ | None = None
         self._thread = threading.Thread(target=self._run, name="txstore-replica", daemon=True)
 
     def start(self, own_address: str | None) -> None:
@@ -234,11 +231,16 @@ class Replica:
         return self._source is not None
 
     @property
+    def missing_bytes(self) -> int | None:
+        """How many bytes the copy lacked at the last answer; None before the first one."""
+        return self._copy.missing_bytes
+
+    @property
     def lag_seconds(self) -> float:
         """How long ago the copy had all that its source had, in seconds; 0 while it has all."""
         if self.connected and self.missing_bytes == 0:
             return 0.0
-        return time.monotonic() - self._complete_at
+        return time.monotonic() - self._copy.complete_at
 
     @property
     def stopped(self) -> bool:
@@ -265,9 +267,12 @@ class Replica:
     def _follow_at(self, address: str) -> bool:
         """Follows the node at an address while it answers. Returns False if there is nothing more to follow."""
         try:
-            with Source(address, self.config) as source:
-                self._follow(source, address)
-        except (BrokerUnreachableError, BrokerTimeoutError) as error:
+            try:
+                with Source(address, self.config) as source:
+                    self._follow(source, address)
+            except NoTxstoreError:
+                self._follow_rocketmq(address)
+        except (BrokerUnreachableError, BrokerTimeoutError, ProtocolError) as error:
             self._tell(address, str(error))
         except TxStoreError as error:
             if isinstance(error, InvalidOptionError) and error.option == "epoch":
@@ -285,7 +290,7 @@ class Replica:
         return not self.must_reopen
 
     def _follow(self, source: Source, address: str) -> None:
-        self._rest = b""
+        self._copy.begin()
         state = source.state(self.name, self.own_address)
         if not self._compare(source, state, address):
             return
@@ -308,6 +313,21 @@ class Replica:
                 adopting.join()
         if failed:
             raise failed[0]
+
+    def _follow_rocketmq(self, address: str) -> None:
+        """Follows a master of RocketMQ, which knows no epochs: the log has the one that this replica has."""
+        known = Epochs.parse(self._epochs.text)
+        if known.accepted > known.number:
+            why = f"another node is the source in epoch {known.accepted}"
+            raise BrokerUnreachableError(why, address=known.source or "")
+        following = FollowingRocketMQ(self._copy, address, self.config, self._stopped)
+
+        def begun(client_address: str) -> None:
+            self._epochs.follow(self._epochs.text, address)
+            self.source_address, self._source = client_address, following
+            self._tell(address, None)
+
+        following.run(known.number, begun)
 
     def _adopt_changes(self, source: Source, ended: threading.Event, failed: list[BaseException]) -> None:
         """Takes over changes of the source's state, until the copying ends. An error ends the copying."""
@@ -338,7 +358,7 @@ class Replica:
                 "hint: follow the store that was copied, or start with an empty directory",
                 option="replica_of",
             )
-        self._must_have_names_of(state, address)
+        self._copy.must_have_names(state["broker_name"], state["cluster_name"], address)
         theirs = Epochs.parse(state["epochs"])
         if theirs.is_replica:
             self._referred = theirs.source
@@ -392,17 +412,6 @@ class Replica:
                 option="replica_of",
             )
 
-    def _must_have_names_of(self, state: Mapping[str, Any], address: str) -> None:
-        """Refuses a source under another name: clients would take the two for different brokers."""
-        config = self.broker.config
-        for option, own in (("broker_name", config.broker_name), ("cluster_name", config.cluster_name)):
-            if state[option] != own:
-                raise InvalidOptionError(
-                    f"{address} has {option} {state[option]!r}, and this replica has {own!r}\n"
-                    f"hint: start it with --set {option}={state[option]}",
-                    option=option,
-                )
-
     def _asked(self, offset: int, **more: str) -> dict[str, str]:
         known = str(self.broker.stat().visible_physical_offset)
         own = {"replica": self.name, "address": self.own_address or ""}
@@ -413,7 +422,7 @@ class Replica:
         acknowledged = self._store.durable_end if self._durable else end
         fields, piece = source.copy(
             self._asked(
-                end + len(self._rest),
+                self._copy.next_offset,
                 acknowledged=str(acknowledged),
                 heldMillis=str(_HELD_MS),
                 bytes=str(_PIECE_BYTES),
@@ -424,18 +433,11 @@ class Replica:
             raise BrokerUnreachableError("the source has begun another epoch", address=source.address)
         self._durable = fields["durable"] == "true"
         if piece:
-            self._rest += piece
-            now = self._store.append_copied(end, self._rest, self._epoch)
-            # The rest of a log file after its last record has been skipped.
-            self._rest = self._rest[now - end :]
+            self._copy.add(piece, self._epoch)
             if self._durable:
                 self._store.flush()
-        self._store.show_up_to(int(fields["visible"]))
-        if int(fields["minOffset"]) > self._minimum:
-            self._minimum = self._store.remove_log_files(int(fields["minOffset"]), keep_unread=False).minimum
-        self.missing_bytes = max(0, int(fields["maxOffset"]) - self._store.appended_end)
-        if self.missing_bytes == 0:
-            self._complete_at = time.monotonic()
+        self._copy.show_up_to(int(fields["visible"]), int(fields["maxOffset"]))
+        self._copy.remove_below(int(fields["minOffset"]))
 
     def _adopt(self, state: dict[str, Any], address: str) -> None:
         """Takes over topics, groups, offsets, settings and the addresses of the other replicas, unless this copy has
@@ -453,22 +455,9 @@ class Replica:
                 f"the log at {address} was continued by another broker\nhint: start with an empty directory",
                 option="replica_of",
             )
-        for name, text in state["config"].items():
-            if store.config_text(name) != text:
-                store.set_config_text(name, text)
-        missing = False
-        for topic, group, queue_id, offset in state["offsets"]:
-            missing |= not self._set_offset(topic, group, queue_id, offset)
-        self._known = "" if missing else state["digest"]
-
-    def _set_offset(self, topic: str, group: str, queue_id: int, offset: int) -> bool:
-        """Sets a group's offset. Returns False for one above the copy's end, which is set with the next state."""
-        if self._store.consumer_offset(topic, group, queue_id) != offset:
-            try:
-                self._store.set_consumer_offset(topic, group, queue_id, offset)
-            except InvalidOptionError:
-                return False
-        return True
+        self._copy.adopt_config(state["config"])
+        is_complete = self._copy.adopt_offsets(state["offsets"])
+        self._known = state["digest"] if is_complete else ""
 
     def _tell(self, address: str, why: str | None) -> None:
         if why != self._told:
@@ -498,8 +487,15 @@ def _must_know_a_higher_epoch(path: str | os.PathLike[str], address: str, source
     own = epochs_of(path)
     if own is None or own.role != "source":
         return
-    with Source(address, source) as there:
-        theirs = Epochs.parse(there.state()["epochs"])
+    try:
+        with Source(address, source) as there:
+            theirs = Epochs.parse(there.state()["epochs"])
+    except NoTxstoreError:
+        raise InvalidOptionError(
+            f"this store is the source in epoch {own.number}, and {address} is another kind of broker\n"
+            "hint: start it without --replica-of; or begin a replica with an empty directory",
+            option="replica_of",
+        ) from None
     if theirs.number <= own.number:
         raise InvalidOptionError(
             f"this store is the source in epoch {own.number}, and {address} is in epoch {theirs.number}\n"
@@ -508,12 +504,15 @@ def _must_know_a_higher_epoch(path: str | os.PathLike[str], address: str, source
         )
 
 
-def _begin(path: Path, state: dict[str, Any], address: str) -> None:
-    """Begins a copy: the settings last, so that a directory with settings is one."""
+def _must_be_empty(path: Path) -> None:
     if any(file.is_file() for file in path.rglob("*")):
         raise InvalidOptionError(
             f"{path} is not empty\nhint: a replica begins with an empty directory, or continues its own", option="path"
         )
+
+
+def _begin(path: Path, state: dict[str, Any], address: str) -> None:
+    """Begins a copy: the settings last, so that a directory with settings is one."""
     for folder in ("commitlog", "config", "txstore"):
         (path / folder).mkdir(parents=True, exist_ok=True)
     size = json.loads(state["settings"])["mappedFileSizeCommitLog"]

@@ -8,8 +8,10 @@ use super::call::detached;
 use super::store::Store;
 use crate::base::error::{Error, Result};
 use crate::base::units::PhysicalOffset;
+use crate::storage::Storage;
 use crate::storage::disk::Disk;
 use crate::storage::epochs::{Epochs, RecordMark};
+use crate::storage::settings::{Settings, StoreId};
 
 /// What an open store knows of epochs.
 #[pyclass(frozen, module = "txstore._native")]
@@ -109,6 +111,38 @@ pub(super) fn begin_replica(py: Python<'_>, path: PathBuf, source: &str, address
         let mut epochs = Epochs::default();
         epochs.follow(&parsed(source)?, address);
         epochs.store(&Disk::open(&path)?)
+    };
+    detached(py, begun)
+}
+
+/// Makes the directory of a store that is not open a replica of the RocketMQ broker at `address`, with files of its
+/// sizes.
+#[pyfunction]
+#[pyo3(signature = (path, address, *, mapped_file_size_commit_log, mapped_file_size_consume_queue, max_hash_slot_num, max_index_num))]
+pub(super) fn begin_replica_of_rocketmq(
+    py: Python<'_>,
+    path: PathBuf,
+    address: &str,
+    mapped_file_size_commit_log: u64,
+    mapped_file_size_consume_queue: u64,
+    max_hash_slot_num: u32,
+    max_index_num: u32,
+) -> PyResult<()> {
+    let begun = || {
+        let storage = Disk::open(&path)?;
+        let mut epochs = Epochs::default();
+        epochs.follow(&Epochs::default(), address);
+        epochs.store(&storage)?;
+        let settings = Settings {
+            commit_log_file_size: Some(mapped_file_size_commit_log),
+            consume_queue_file_size: Some(mapped_file_size_consume_queue),
+            index_slots: Some(max_hash_slot_num),
+            index_entries: Some(max_index_num),
+            id: storage.opener().random.map(StoreId::new),
+            ..Settings::default()
+        };
+        // A directory with settings is a replica.
+        settings.store(&storage)
     };
     detached(py, begun)
 }

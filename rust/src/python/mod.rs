@@ -58,7 +58,7 @@ mod _native {
     #[pymodule_export]
     use super::codes::{RequestRule, request_rules};
     #[pymodule_export]
-    use super::epochs::{StoreEpochs, begin_replica, read_epochs};
+    use super::epochs::{StoreEpochs, begin_replica, begin_replica_of_rocketmq, read_epochs};
     #[cfg(feature = "server")]
     #[pymodule_export]
     use super::event::{
@@ -98,7 +98,7 @@ mod _native {
     #[pymodule_export]
     use super::statistics::StoreStat;
     #[pymodule_export]
-    use super::store::Store;
+    use super::store::{Store, strict_json};
     #[pymodule_export]
     use super::stored::StoredMessage;
     #[pymodule_export]

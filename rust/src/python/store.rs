@@ -149,6 +149,12 @@ impl Store {
         detached(py, || self.store.adopt_settings(text))
     }
 
+    fn adopt_progress(&self, py: Python<'_>, half_progress: u64, delays: Vec<(i64, u64)>) -> PyResult<()> {
+        let delays = delays.into_iter().map(|(queue_id, progress)| Ok((queue(queue_id)?, progress)));
+        let delays: Vec<_> = delays.collect::<Result<_, Error>>().or_raise(py)?;
+        detached(py, || self.store.adopt_progress(half_progress, &delays))
+    }
+
     fn last_record(&self, py: Python<'_>) -> PyResult<Option<(u64, Vec<u8>)>> {
         Ok(detached(py, || self.store.last_record())?.map(|(offset, bytes)| (offset.0, bytes)))
     }
@@ -620,6 +626,13 @@ fn facts(waiting: Vec<Waiting>) -> Vec<WaitingHalf> {
 
 fn messages(records: Vec<StoredRecord>) -> Vec<StoredMessage> {
     records.into_iter().map(StoredMessage::new).collect()
+}
+
+/// Returns the JSON of a broker, whose objects may have numbers as keys, as strict JSON. Raises `InvalidOptionError`.
+#[pyfunction]
+pub(super) fn strict_json(py: Python<'_>, text: &str) -> PyResult<String> {
+    let value = config_file::parse_lenient(text).map_err(|why| invalid("text", why)).or_raise(py)?;
+    Ok(value.to_string())
 }
 
 fn invalid(option: &str, what: String) -> Error {

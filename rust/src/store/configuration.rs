@@ -148,7 +148,11 @@ impl Shared {
     pub(super) fn write_progress_alone(&self) -> Result<()> {
         let mut inner = self.inner.lock();
         let half_end = inner.half_queue_end();
-        let half_progress = inner.derived.table.half_progress(half_end);
+        let mut half_progress = inner.derived.table.half_progress(half_end);
+        if self.options.is_replica() {
+            // A broker that is copied may have passed halves whose end the log does not tell.
+            half_progress = half_progress.max(inner.derived.stored_half_progress);
+        }
         let op_progress = inner.derived.table.ops.pass(half_progress);
         let delays = delay_progress(&inner);
         let end = self.log.appended();

@@ -6,6 +6,7 @@
 //!         `state` describes what threads share and the lock order.
 //! Not here: when to check and which producer to ask (Python decides this).
 
+mod adopt_progress;
 mod append;
 mod append_once;
 mod batch;

@@ -1,5 +1,6 @@
 //! Tests of the store: each promise of docs/internals/transactions.md by its name, on storage in memory.
 
+mod adopted_progress;
 mod brokers_end;
 mod concurrency;
 mod delays;

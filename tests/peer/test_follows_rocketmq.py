@@ -1,0 +1,316 @@
+"""Guards replicas of real RocketMQ masters: `txstore serve --replica-of` copies one live, through kills of both sides.
+
+The copy then has the same log, queues, keys, offsets and transactions. Promoted, it asks about the transactions that
+are pending, and ends them. A copy that is ahead of its master, or has other messages, does not follow, and nothing of
+it is cut. TXSTORE_HA_SEED sets the first seed, TXSTORE_HA_STORES the number of stores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+import txstore
+from tests.copies import killed_copy
+from tests.peer import agreement, theirs
+from tests.peer.rocketmq import SHORT_DELAYS, SMALL, EmbeddedBroker, Facts, Home, Peer, message
+from tests.peer.theirs import GROUP, TIMES, TOPICS, Work
+from tests.ports import free_port
+from tests.unit.test_cli_serve import serving
+from tests.waiting import eventually
+from txstore._native import HALF_TOPIC, OP_TOPIC, Store, strict_json
+from txstore.client.options import ConnectConfig
+from txstore.errors import TxStoreError
+from txstore.remoting.replication import ReplicationStatus
+from txstore.server.replication import Source
+from txstore.server.rocketmq_node import RocketMQNode
+
+pytestmark = pytest.mark.peer
+
+STORES = int(os.environ.get("TXSTORE_HA_STORES", "1"))
+SEED = int(os.environ.get("TXSTORE_HA_SEED", random.randrange(1 << 30)))
+CAUGHT_UP_S = 180.0
+LEVELS_S = {1: 1, 2: 5, 3: 10, 4: 30, 5: 60, 6: 120}
+SHORT_LEVELS_S = {n: int(level[:-1]) for n, level in enumerate(SHORT_DELAYS["messageDelayLevel"].split(), start=1)}
+# No checks, so that the log comes to rest.
+AT_REST = {"transactionCheckInterval": 3_600_000, "transactionTimeOut": 3_600_000}
+
+
+Row = TypeVar("Row")
+
+
+class Master:
+    """A RocketMQ broker that always listens at the same ports."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        port = free_port(-2)
+        self.address = f"127.0.0.1:{port}"
+        self.settings: Facts = {"listenPort": port, "brokerIP2": "127.0.0.1"}
+        self.sizes: Facts = SMALL | {"haListenPort": free_port()}
+
+    def work(self, seed: int, *, killed: bool) -> Work:
+        return Work(seed, killed=killed, sizes=self.sizes, settings=self.settings)
+
+    def start(self, rocketmq: Peer) -> EmbeddedBroker:
+        return rocketmq.broker(self.path, config=self.sizes | SHORT_DELAYS, settings=TIMES | AT_REST | self.settings)
+
+    def end(self) -> int:
+        with RocketMQNode(self.address, ConnectConfig(), seconds=5) as node:
+            return node.extent()[1]
+
+    def is_up(self) -> bool:
+        try:
+            return self.end() > 0
+        except TxStoreError:
+            return False
+
+
+class Copy:
+    """A replica's process at a fixed address."""
+
+    def __init__(self, path: Path, master: Master) -> None:
+        self.path, self._master = path, master
+        self.address, self.names = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+
+    @contextlib.contextmanager
+    def running(self, number: signal.Signals = signal.SIGTERM) -> Iterator[None]:
+        """It runs meanwhile. A signal ends it."""
+        names = ["--set", "broker_name=peer", "--set", "cluster_name=peers"]
+        checks = ["--set", "transaction_check_interval=0.2", "--set", "transaction_timeout=0"]
+        options = ["--listen", self.address, "--name-server", self.names, "--replica-of", self._master.address]
+        with serving(self.path, *options, *names, *checks) as (process, _):
+            try:
+                yield
+            except BaseException:
+                process.kill()
+                print(process.communicate()[1])
+                raise
+            process.send_signal(number)
+            _, log = process.communicate(timeout=120)
+            assert "Traceback" not in log, log
+
+    def status(self) -> ReplicationStatus:
+        with Source(self.address, ConnectConfig()) as node:
+            return node.status()
+
+    def has(self, end: int) -> bool:
+        found = self.status()
+        assert found.failure is None, found.failure
+        return found.end >= end and found.visible_end == found.end
+
+    def offsets(self) -> set[tuple[str, str, int, int]]:
+        with Source(self.address, ConnectConfig()) as node:
+            rows = node.state()["offsets"]
+        found = {(str(topic), str(group), int(queue), int(offset)) for topic, group, queue, offset in rows}
+        return {row for row in found if row[0] not in (HALF_TOPIC, OP_TOPIC)}
+
+    def promote(self) -> None:
+        with Source(self.address, ConnectConfig()) as node:
+            node.call("promote", timeout=120, lose_messages=True)
+        eventually(self._is_source, CAUGHT_UP_S)
+
+    def _is_source(self) -> bool:
+        try:
+            return self.status().accepts_writes
+        except TxStoreError:
+            return False
+
+
+def log_of(path: Path, end: int) -> bytes:
+    return b"".join(file.read_bytes() for file in sorted((path / "commitlog").glob("[0-9]" * 20)))[:end]
+
+
+def states_of(store: Store) -> dict[str, str]:
+    return {str(row.transaction_id): row.state for row in store.transactions()}
+
+
+def offsets_of(store: Store) -> set[tuple[str, str, int, int]]:
+    return {row for row in store.consumer_offsets() if row[0] not in (HALF_TOPIC, OP_TOPIC)}
+
+
+def offsets_at(broker: EmbeddedBroker) -> set[tuple[str, str, int, int]]:
+    names = ((name.partition("@"), queues) for name, queues in broker.status()["offsets"].items())
+    rows = {
+        (topic, group, int(queue_id), offset)
+        for (topic, _, group), queues in names
+        for queue_id, offset in queues.items()
+    }
+    return {row for row in rows if row[0] not in (HALF_TOPIC, OP_TOPIC)}
+
+
+def delivered(path: Path) -> set[tuple[str, int]]:
+    """How far each level's delayed messages are delivered."""
+    file = path / "config" / "delayOffset.json"
+    table = json.loads(strict_json(file.read_text()))["offsetTable"] if file.exists() else {}
+    return {(level, offset) for level, offset in table.items() if offset > 0}
+
+
+def must_contain(found: Callable[[], set[Row]], wanted: Callable[[], set[Row]]) -> None:
+    """Waits for what the master has. A master that was killed has lost rows that the copy keeps."""
+    try:
+        eventually(lambda: wanted() <= found(), 60)
+    except AssertionError as error:
+        error.add_note(f"missing: {wanted() - found()}, instead: {found() - wanted()}")
+        raise
+
+
+def at_rest(broker: EmbeddedBroker) -> int:
+    """Waits until nothing is written any more. Returns the log's end."""
+    found: list[int] = []
+
+    def rests() -> bool:
+        found.append(int(broker.status()["max_physical_offset"]))
+        time.sleep(0.5)
+        return len(found) > 6 and len(set(found[-6:])) == 1
+
+    eventually(rests, CAUGHT_UP_S)
+    return found[-1]
+
+
+def assert_same(rocketmq: Peer, theirs: Path, ours: Store, pending: set[str]) -> None:
+    """RocketMQ finds in a store what txstore finds in its own; transactions and offsets are those of the master."""
+    copy = killed_copy(theirs, theirs.with_name("dumped"))
+    with closing(Store.open(str(copy), read_only=True)) as opened:
+        assert states_of(opened) == states_of(ours)
+        assert offsets_of(opened) <= offsets_of(ours)
+    assert {one for one, state in states_of(ours).items() if state == "pending"} >= pending
+    found = agreement.messages(ours)
+    keys, ids = agreement.keys_of(found), [message.offset_message_id for message in found]
+    dump = rocketmq.dump(copy, keys=keys, offset_ids=ids)
+    agreement.assert_same_store(dump, ours, keys, ids, (SHORT_LEVELS_S, LEVELS_S))
+    shutil.rmtree(copy)
+
+
+def work_through(home: Home, rocketmq: Peer, master: Master, copy: Copy, seed: int) -> None:
+    """One life of the master under load, and at least two of the copy."""
+    chance = random.Random(seed)
+    failures: list[BaseException] = []
+    work = master.work(seed, killed=chance.random() < 0.5)
+
+    def write() -> None:
+        try:
+            theirs.write(home, rocketmq, master.path, work)
+        except BaseException as failure:
+            failures.append(failure)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        # Should the master have ended already, the copy tries in vain.
+        eventually(lambda: not writing.is_alive() or master.is_up(), CAUGHT_UP_S)
+        number = chance.choice((signal.SIGKILL, signal.SIGTERM))
+        print(f"seed {seed}: the master is {'killed' if work.killed else 'stopped'}, the copy gets {number.name}")
+        with copy.running(number):
+            before = copy.status().end
+            eventually(lambda: not writing.is_alive() or copy.status().end > before, CAUGHT_UP_S)
+            time.sleep(chance.random())
+        with copy.running():
+            writing.join()
+    finally:
+        writing.join()
+    assert failures == []
+
+
+def leave_pending(rocketmq: Peer, master: Master) -> set[str]:
+    """Sends transactions whose outcome nobody knows yet. Returns their ids."""
+    with master.start(rocketmq) as broker, rocketmq.producer(broker.names, GROUP) as producer:
+        unknown = [message(TOPICS[0], b"?", keys=f"u{n}", answers=["UNKNOWN"]) for n in range(10)]
+        return {str(one["transaction_id"]) for one in producer.transactions(unknown)}
+
+
+def come_to_rest(rocketmq: Peer, master: Master, copy: Copy) -> int:
+    """Stops the master when the copy has all, and returns the end of both logs. A broker that stops may write more,
+    which it no longer sends: then it is started again."""
+    for _ in range(5):
+        with master.start(rocketmq) as broker:
+            end = at_rest(broker)
+            eventually(partial(copy.has, end), CAUGHT_UP_S)
+            must_contain(copy.offsets, partial(offsets_at, broker))
+            must_contain(partial(delivered, copy.path), partial(delivered, master.path))
+        with closing(Store.open(str(master.path), read_only=True)) as stopped:
+            end = stopped.appended_end
+        if copy.status().end == end:
+            return end
+    raise AssertionError("the master writes at each stop")
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + STORES))
+def test_replica_copies_a_master_and_takes_over(rocketmq_home: Home, rocketmq: Peer, tmp_path: Path, seed: int) -> None:
+    master = Master(tmp_path / "master")
+    copy = Copy(tmp_path / "copy", master)
+    with master.start(rocketmq), copy.running():
+        assert copy.status().role == "replica"
+    for life in range(2):
+        work_through(rocketmq_home, rocketmq, master, copy, 10 * seed + life)
+    with copy.running():
+        pending = leave_pending(rocketmq, master)
+        end = come_to_rest(rocketmq, master, copy)
+    assert log_of(copy.path, end) == log_of(master.path, end)
+    with closing(Store.open(str(copy.path), read_only=True)) as ours:
+        assert_same(rocketmq, master.path, ours, pending)
+        waiting = {one for one, state in states_of(ours).items() if state == "pending"}
+    with copy.running():
+        copy.promote()
+        with rocketmq.producer(copy.names, GROUP, otherwise=("COMMIT",)) as producer:
+            sent = producer.send([message(TOPICS[0], b"after", keys="after")])
+            assert "error" not in sent[0], sent
+
+            def is_finished() -> bool:
+                with txstore.connect(copy.address) as client:
+                    return client.transactions() == []
+
+            eventually(is_finished, CAUGHT_UP_S)
+    with closing(Store.open(str(copy.path), read_only=True)) as ours:
+        after = states_of(ours)
+        assert {after[one] for one in waiting} == {"committed"}
+        # The way back: a broker opens the store, and finds the same.
+        assert_same(rocketmq, copy.path, ours, set())
+
+
+def test_copy_that_is_ahead_or_has_other_messages_does_not_follow(rocketmq: Peer, tmp_path: Path) -> None:
+    """The master comes back without its last messages, as after a loss of power, and then takes others."""
+    master = Master(tmp_path / "master")
+    copy = Copy(tmp_path / "copy", master)
+
+    def send(broker: EmbeddedBroker, what: bytes, count: int) -> int:
+        with rocketmq.producer(broker.names, GROUP) as producer:
+            producer.send([message(TOPICS[0], what * 100, keys=f"{what.decode()}{n}") for n in range(count)])
+        return at_rest(broker)
+
+    with master.start(rocketmq) as broker:
+        send(broker, b"both", 50)
+    older = killed_copy(master.path, tmp_path / "older")
+    with master.start(rocketmq) as broker, copy.running():
+        end = send(broker, b"lost", 50)
+        eventually(lambda: copy.has(end), CAUGHT_UP_S)
+    shutil.rmtree(master.path)
+    older.rename(master.path)
+    log = log_of(copy.path, end)
+
+    def refuses(why: str) -> bool:
+        return why in (copy.status().failure or "")
+
+    with master.start(rocketmq) as broker:
+        less = at_rest(broker)
+        assert less < end
+        with copy.running():
+            eventually(lambda: refuses(f"ends at {less}, and this copy at {end}"), CAUGHT_UP_S)
+        assert send(broker, b"other", 100) > end
+        with copy.running():
+            eventually(lambda: refuses("is another one"), CAUGHT_UP_S)
+            assert copy.status().end == end
+    assert log_of(copy.path, end) == log
