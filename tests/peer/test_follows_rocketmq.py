@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -29,11 +29,13 @@ from tests.peer import agreement, theirs
 from tests.peer.rocketmq import SHORT_DELAYS, SMALL, EmbeddedBroker, Facts, Home, Peer, message
 from tests.peer.theirs import GROUP, TIMES, TOPICS, Work
 from tests.ports import free_port
+from tests.remoting_client.test_accounts import AUTH, SECRET, USER
 from tests.unit.test_cli_serve import serving
 from tests.waiting import eventually
+from txstore import Server
 from txstore._native import HALF_TOPIC, OP_TOPIC, Store, strict_json
 from txstore.client.options import ConnectConfig
-from txstore.errors import TxStoreError
+from txstore.errors import InvalidOptionError, TxStoreError
 from txstore.remoting.replication import ReplicationStatus
 from txstore.server.replication import Source
 from txstore.server.rocketmq_node import RocketMQNode
@@ -191,6 +193,8 @@ def assert_same(rocketmq: Peer, theirs: Path, ours: Store, pending: set[str]) ->
     found = agreement.messages(ours)
     keys, ids = agreement.keys_of(found), [message.offset_message_id for message in found]
     dump = rocketmq.dump(copy, keys=keys, offset_ids=ids)
+    # The index of a broker that was killed names some messages twice.
+    dump["by_key"] = [sorted(set(offsets)) for offsets in dump["by_key"]]
     agreement.assert_same_store(dump, ours, keys, ids, (SHORT_LEVELS_S, LEVELS_S))
     shutil.rmtree(copy)
 
@@ -279,6 +283,10 @@ def test_replica_copies_a_master_and_takes_over(rocketmq_home: Home, rocketmq: P
         assert {after[one] for one in waiting} == {"committed"}
         # The way back: a broker opens the store, and finds the same.
         assert_same(rocketmq, copy.path, ours, set())
+    # The old master comes back, and the copy does not follow it.
+    with master.start(rocketmq), copy.running():
+        found = copy.status()
+        assert (found.role, found.epoch, found.accepts_writes) == ("source", 2, True)
 
 
 def test_copy_that_is_ahead_or_has_other_messages_does_not_follow(rocketmq: Peer, tmp_path: Path) -> None:
@@ -313,4 +321,67 @@ def test_copy_that_is_ahead_or_has_other_messages_does_not_follow(rocketmq: Peer
         with copy.running():
             eventually(lambda: refuses("is another one"), CAUGHT_UP_S)
             assert copy.status().end == end
+            with pytest.raises(InvalidOptionError, match="is a RocketMQ broker that is running"):
+                copy.promote()
     assert log_of(copy.path, end) == log
+
+
+def test_copies_begin_with_the_first_log_file_that_the_master_has(rocketmq: Peer, tmp_path: Path) -> None:
+    """As after retention: a copy that has more drops it, and one that begins has no more."""
+    master = Master(tmp_path / "master")
+    older, newer = (Copy(tmp_path / name, master) for name in ("older", "newer"))
+
+    def files(path: Path) -> list[str]:
+        return sorted(file.name for file in (path / "commitlog").glob("[0-9]" * 20))
+
+    def send(broker: EmbeddedBroker, prefix: str) -> int:
+        with rocketmq.producer(broker.names, GROUP) as producer:
+            producer.send([message(TOPICS[0], os.urandom(50_000), keys=f"{prefix}{n}") for n in range(60)])
+        return at_rest(broker)
+
+    with master.start(rocketmq) as broker, older.running():
+        end = send(broker, "a")
+        eventually(partial(older.has, end), CAUGHT_UP_S)
+    first = files(master.path)[0]
+    assert files(older.path)[0] == first
+    (master.path / "commitlog" / first).unlink()
+    with master.start(rocketmq) as broker, older.running(), newer.running():
+        end = send(broker, "b")
+        for copy in (older, newer):
+            eventually(partial(copy.has, end), CAUGHT_UP_S)
+            eventually(lambda path=copy.path: files(path)[0] == files(master.path)[0] > first, 60)  # type: ignore[misc]
+    begin = int(files(master.path)[0])
+    killed_copy(master.path, tmp_path / "opened")
+    with closing(Store.open(str(tmp_path / "opened"), read_only=True)) as opened:
+        for copy in (older, newer):
+            assert log_of(copy.path, end - begin) == log_of(master.path, end - begin)
+            with closing(Store.open(str(copy.path), read_only=True)) as ours:
+                found = [
+                    {(m.topic, m.queue_id, m.queue_offset): m.record for m in agreement.messages(store)}
+                    for store in (ours, opened)
+                ]
+                assert found[0] == found[1]
+                assert len({key for key in found[0] if key[0] == TOPICS[0]}) > 60
+
+
+def test_master_with_accounts_is_copied_by_an_administrator(
+    rocketmq: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = Master(tmp_path / "master")
+    names: Any = {"broker_name": "peer", "cluster_name": "peers"}
+
+    def follow(path: Path) -> Server:
+        return txstore.serve(path, listen="127.0.0.1:0", name_server=None, replica_of=master.address, **names)
+
+    with rocketmq.broker(master.path, config=master.sizes, settings=AT_REST | AUTH | master.settings) as broker:
+        with rocketmq.producer(broker.names, GROUP, account=(USER, SECRET)) as producer:
+            producer.send([message(TOPICS[0], b"1", keys="k")])
+        end = at_rest(broker)
+        with pytest.raises(TxStoreError):
+            follow(tmp_path / "stranger")
+        monkeypatch.setenv("TXSTORE_ACCESS_KEY", USER)
+        monkeypatch.setenv("TXSTORE_SECRET_KEY", SECRET)
+        with follow(tmp_path / "copy") as copy:
+            eventually(lambda: copy.broker.stat().visible_physical_offset == end, CAUGHT_UP_S)
+            assert copy.failure() is None
+    assert log_of(tmp_path / "copy", end) == log_of(master.path, end)
