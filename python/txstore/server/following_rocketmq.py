@@ -12,6 +12,7 @@ RocketMQ tells its slaves nothing by itself: they ask for its tables, and so doe
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ __all__ = ["FollowingRocketMQ", "begin_copy_of_rocketmq", "is_running_master"]
 
 _CALL_SECONDS = 10.0
 _STATE_SECONDS = 5.0
+_AGAIN_SECONDS = 0.2
 _ENTRY = 20  # Bytes.
 _TABLES = {
     "topics.json": (RequestCode.GET_ALL_TOPIC_CONFIG, ("topicConfigTable", "dataVersion")),
@@ -67,13 +69,25 @@ def begin_copy_of_rocketmq(path: Path, address: str, config: ConnectConfig) -> N
     """Begins a copy of a master in a directory. Raises InvalidOptionError for a broker that cannot be copied."""
     with RocketMQNode(address, config, seconds=_CALL_SECONDS) as node:
         master = _master(node)
-        first, _ = node.extent()
+        first = _first(node)
     for folder in ("commitlog", "config", "txstore"):
         (path / folder).mkdir(parents=True, exist_ok=True)
     if first > 0:
         with (path / "commitlog" / f"{first:020}").open("wb") as file:
             file.truncate(master.sizes["mapped_file_size_commit_log"])
     begin_replica_of_rocketmq(path, address, **master.sizes)
+
+
+def _first(node: RocketMQNode) -> int:
+    """Returns where a master's log begins. Waits for a master that has just started."""
+    until = time.monotonic() + _CALL_SECONDS
+    while True:
+        try:
+            return node.extent()[0]
+        except BrokerUnreachableError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_AGAIN_SECONDS)
 
 
 def is_running_master(address: str, config: ConnectConfig) -> bool:
