@@ -942,6 +942,14 @@ class Store:
         """
     def timed_messages(self) -> int:
         """Returns how many messages wait for their own time."""
+    def first_timed(self, limit: int) -> list[tuple[int, int]]:
+        """Returns (due in milliseconds since the epoch, physical offset) of the messages that are due first."""
+    def hand_over_timed(self) -> tuple[int, list[str]]:
+        """Moves all messages that wait for their own time to the timer of the RocketMQ 5 broker that opens the store next.
+
+        From then on this store delivers and recalls none of them; the next opening by txstore takes them back. Returns
+        how many; what could not be moved and is left, with reasons. Raises ReadOnlyError, OSErrors.
+        """
     def recall(self, handle: str) -> str:
         """Ends the wait of the message that a recall handle names, so that it is never delivered; durable when it returns.
 

@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pytest
 
 import txstore
 from tests.unit.conftest import SMALL, Run, facts
+from tests.waiting import eventually
 from txstore import Message
 from txstore.broker.topics import GroupSettings
 
@@ -98,6 +99,29 @@ def test_message_is_sent_for_a_time_and_recalled(run: Run, store: Path) -> None:
     code, _, err = run("message", "recall", store, "x")
     assert (code, "is not a recall handle" in err) == (2, True)
     assert run("tail", store, "orders")[1] == ""
+
+
+def test_store_is_handed_over_and_taken_back(run: Run, store: Path) -> None:
+    sent = [facts(run, "send", store, "orders", "pay!", "--deliver-at", time) for time in ("20h", "10ms", "2h")]
+    due = datetime.now(UTC) + timedelta(milliseconds=10)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    with txstore.open(store) as broker:
+        message = Message("orders", b"x", deliver_at=later)
+        with pytest.raises(ZeroDivisionError), broker.transaction_producer("shop").transaction(message):
+            raise ZeroDivisionError
+    eventually(lambda: datetime.now(UTC) > due)
+    done = facts(run, "store", "hand-over", store)
+    assert done == {"handed_over": 2, "delivered": done["delivered"], "left": [], "pending": 1}
+    code, out, err = run("store", "hand-over", store)
+    assert (code, out.splitlines()[0]) == (0, "2 timed messages handed over; 0 that were due are delivered")
+    assert "a broker delivers the messages of 1 pending transactions at the commit" in err
+    ranges = {row["topic"]: row["end"] for row in facts(run, "store", "stat", store)["queue_ranges"]}
+    assert ranges["rmq_sys_wheel_timer"] == 4, "moved, taken back, and moved again"
+    # The next opening takes them back.
+    assert facts(run, "message", "recall", store, sent[0]["recall_handle"]) == {"recalled": sent[0]["message_id"]}
+    assert facts(run, "store", "stat", store)["timed_messages"] == 1
+    assert len(rows(run, "tail", store, "orders")) == 1
+    assert run("store", "check", store)[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "store backup": ("orders.store backups --keep 7",),
     "store dump": ("orders.store",),
     "store heal": ("orders.store",),
+    "store hand-over": ("orders.store",),
     "doctor": ("orders.store", "orders.store --json"),
 }
 

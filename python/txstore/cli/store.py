@@ -1,8 +1,8 @@
-"""`txstore store …`: creates a store, shows its statistics, checks, repairs, backs up, dumps and heals it.
+"""`txstore store …`: creates a store, shows its statistics, checks, repairs, backs up, dumps, heals and hands it over.
 
 In:     a path; for `stat`, also the address of a server.
 Out:    text or JSON lines, an exit code.
-Always: only `create`, `repair` and `heal` write to a store.
+Always: only `create`, `repair`, `heal` and `hand-over` write to a store.
 Not here: how records are verified and files repaired (`txstore.inspection`), how a store is copied (`txstore.backup`),
         single transactions (`tx`).
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +30,7 @@ from txstore.cli.target import reading as reading_target
 from txstore.config import milliseconds
 from txstore.inspection import verify
 from txstore.inspection.deep import Depth, look
+from txstore.inspection.hand_over import hand_over
 from txstore.inspection.opening import reading, writing
 from txstore.inspection.records import record_facts, scan
 from txstore.inspection.repair import repair
@@ -41,7 +43,7 @@ _STATISTICS = (
     "pending_transactions pending_table_bytes decided_halves"
 ).split()
 
-app: typer.Typer = noun("A whole store: create, stat, check, repair, backup, dump, heal.")
+app: typer.Typer = noun("A whole store: create, stat, check, repair, backup, dump, heal, hand-over.")
 
 
 @app.command()
@@ -261,3 +263,23 @@ def heal(path: StorePath, as_json: AsJson = False) -> None:
         return
     print_facts({**facts, "milliseconds": age(facts["milliseconds"]), "warnings": report.warnings or None})
     print("closed cleanly: a broker may open it")
+
+
+@app.command("hand-over")
+def hand_over_store(path: StorePath, as_json: AsJson = False) -> int:
+    """Leave the messages that wait for a given time to the RocketMQ 5 broker that opens the store next."""
+    done = hand_over(path)
+    if as_json:
+        print_json(asdict(done))
+        return EXIT_FINDING if done.left else EXIT_OK
+    print(f"{done.handed_over:,} timed messages handed over; {done.delivered:,} that were due are delivered")
+    for why in done.left:
+        print(f"{paint('left', 'red')}: {why}")
+    if done.pending:
+        _warn(
+            f"a broker delivers the messages of {done.pending:,} pending transactions at the commit, not at their time"
+        )
+    print(
+        "a RocketMQ 5 broker with timerWheelEnable = true may open the store; opening it with txstore takes them back"
+    )
+    return EXIT_FINDING if done.left else EXIT_OK

@@ -21,6 +21,8 @@ pub const DISCARD_TOPIC: &str = "TRANS_CHECK_MAX_TIME_TOPIC";
 pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
 /// Holds the messages that wait for a given time. A broker keeps it as one of its own topics and does not read it.
 pub const TIMED_TOPIC: &str = "rmq_sys_txstore_timed";
+/// Holds the messages that wait in a RocketMQ 5 broker's own timer. txstore writes there only to hand messages over.
+pub const WHEEL_TOPIC: &str = "rmq_sys_wheel_timer";
 /// The group whose offsets tell how far half and op messages are processed.
 pub const TRANSACTION_GROUP: &str = "CID_RMQ_SYS_TRANS";
 /// Prefix of the names of the system's own groups.

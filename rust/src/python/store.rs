@@ -544,6 +544,16 @@ impl Store {
         detached(py, || self.store.timed_messages())
     }
 
+    fn first_timed(&self, py: Python<'_>, limit: usize) -> PyResult<Vec<(i64, u64)>> {
+        let rows = detached(py, || self.store.first_timed(limit))?;
+        Ok(rows.into_iter().map(|row| (row.due_ms, row.physical_offset)).collect())
+    }
+
+    fn hand_over_timed(&self, py: Python<'_>) -> PyResult<(u64, Vec<String>)> {
+        let done = detached(py, || self.store.hand_over_timed())?;
+        Ok((done.messages, done.left))
+    }
+
     fn recall(&self, py: Python<'_>, handle: &str) -> PyResult<String> {
         let RecallHandle { topic, due_ms, unique_id, .. } = RecallHandle::decode(handle).or_raise(py)?;
         let recall = Recall { topic: &topic, unique_id: &unique_id, due_ms };

@@ -86,6 +86,8 @@ pub const TIMER_DELAY_MS: &str = "TIMER_DELAY_MS";
 pub const TIMER_DELIVER_MS: &str = "TIMER_DELIVER_MS";
 /// When a timer message is due, as the broker keeps it.
 pub const TIMER_OUT_MS: &str = "TIMER_OUT_MS";
+/// When a broker took a timer message out of its timer.
+pub const TIMER_DEQUEUE_MS: &str = "TIMER_DEQUEUE_MS";
 /// In the record that recalls a timer message: the topic and the unique id of that message.
 pub const TIMER_RECALLED: &str = "TIMER_DEL_UNIQKEY";
 /// The producer's address, as the producer states it.
@@ -103,6 +105,9 @@ pub const TRANSACTION_SET: &str = "TXSTORE_SET";
 /// When the message of a half message is delivered (`record/timer.rs`): RocketMQ's timer properties would delay the half
 /// message itself where a broker puts it back.
 pub const TRANSACTION_TIMER: &str = "TXSTORE_DELIVER_MS";
+/// When a message is due that was handed over to a broker's timer, in milliseconds since the epoch. `TIMER_OUT_MS` is
+/// rounded there.
+pub const HANDED_OVER: &str = "TXSTORE_HANDED_OVER_MS";
 /// The separator between two of the `KEYS`.
 pub const KEY_SEPARATOR: char = ' ';
 
@@ -150,7 +155,7 @@ pub const RESERVED: &[&str] = &[
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     "TIMER_ENQUEUE_MS",
-    "TIMER_DEQUEUE_MS",
+    TIMER_DEQUEUE_MS,
     "TIMER_ROLL_TIMES",
     TIMER_OUT_MS,
     TIMER_RECALLED,

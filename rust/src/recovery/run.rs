@@ -175,18 +175,18 @@ impl<'a> Run<'a> {
 
     /// Notes that a message waits for its time, or no longer does.
     fn note_timed(&mut self, view: &RecordView<'_>) {
-        match timed::event(view, !self.derived.timed.is_empty()) {
-            Some(Event::Waits(message)) => {
-                self.derived.timed.insert(message);
+        let Event { ends, waits } = timed::event(view, !self.derived.timed.is_empty());
+        if let Some(message) = ends.filter(|message| self.derived.timed.contains(*message))
+            && !mutated(Mutant::TimedForgotten)
+        {
+            let waiting = PhysicalOffset(message.physical_offset);
+            let is_end = self.log.read(waiting, view.physical_offset.0, |waiting, _| timed::ends(view, waiting));
+            if is_end.unwrap_or(false) {
+                self.derived.timed.remove(message);
             }
-            Some(Event::Ends(message)) if self.derived.timed.contains(message) && !mutated(Mutant::TimedForgotten) => {
-                let waiting = PhysicalOffset(message.physical_offset);
-                let is_end = self.log.read(waiting, view.physical_offset.0, |waiting, _| timed::ends(view, waiting));
-                if is_end.unwrap_or(false) {
-                    self.derived.timed.remove(message);
-                }
-            }
-            _ => {}
+        }
+        if let Some(message) = waits {
+            self.derived.timed.insert(message);
         }
     }
 

@@ -31,6 +31,13 @@ pub struct Delivered {
     pub next_in_ms: Option<i64>,
 }
 
+/// What the thread that delivers messages knows.
+#[derive(Debug, Default)]
+pub(super) struct Delivering {
+    /// The timed messages were handed over to a broker.
+    pub(super) are_handed_over: bool,
+}
+
 /// A message that is due.
 struct Due {
     queue_id: QueueId,
@@ -60,9 +67,12 @@ impl Store {
     pub fn deliver_delayed(&self, max_messages: usize) -> Result<Delivered> {
         let shared = &self.shared;
         shared.check_appends("delivering delayed messages")?;
-        let _one = shared.delivering.lock();
+        let delivering = shared.delivering.lock();
         let delayed = shared.deliver_levels(max_messages)?;
-        Ok(delayed.and(shared.deliver_timed(max_messages)?))
+        // A broker delivers what was handed over to it.
+        let timed =
+            if delivering.are_handed_over { Delivered::default() } else { shared.deliver_timed(max_messages)? };
+        Ok(delayed.and(timed))
     }
 }
 

@@ -35,12 +35,22 @@ impl Store {
         Ok(self.shared.inner.lock().derived.timed.len())
     }
 
+    /// Returns the messages that are due first, at most `limit`.
+    pub fn first_timed(&self, limit: usize) -> Result<Vec<Timed>> {
+        self.shared.refresh()?;
+        Ok(self.shared.inner.lock().derived.timed.iter().take(limit).collect())
+    }
+
     /// Ends the wait of a message, so that it is never delivered. Returns the offset of its record. Fails with
     /// `MessageNotFound` if no such message waits: it was delivered, recalled or never sent.
     pub fn recall(&self, recall: &Recall<'_>) -> Result<Unacknowledged<'_, PhysicalOffset>> {
         let shared = &*self.shared;
         shared.check_appends("recalling a message")?;
-        let _one = shared.delivering.lock();
+        let delivering = shared.delivering.lock();
+        if delivering.are_handed_over {
+            let what = "timed messages were handed over to a broker\nhint: recall them there, or open the store again";
+            return Err(Error::MessageNotFound { what: what.into() });
+        }
         let timed = shared.find_timed(recall)?;
         let mut inner = shared.lock_to_send(Wait::Yes)?;
         shared.recall_in(&mut inner, recall, timed)?;
@@ -144,7 +154,23 @@ impl Shared {
         let _guard = PoisonOnPanic(self);
         let mut batch = Batch::begin(self, inner, Purpose::EndByHand)?;
         let mut text = std::mem::take(&mut batch.inner.scratch);
-        recall_properties(recall.topic, recall.unique_id, timed.due_ms, &mut text);
+        self.push_end_of_wait(&mut batch, recall.topic, recall.unique_id, timed, &mut text)?;
+        batch.inner.scratch = text;
+        batch.write(Wait::Yes)?;
+        batch.inner.derived.timed.remove(timed);
+        Ok(())
+    }
+
+    /// Adds a record that ends a message's wait, without a message to deliver.
+    pub(super) fn push_end_of_wait(
+        &self,
+        batch: &mut Batch<'_>,
+        topic: &str,
+        unique_id: &str,
+        timed: Timed,
+        text: &mut Vec<u8>,
+    ) -> Result<()> {
+        recall_properties(topic, unique_id, timed.due_ms, text);
         let draft = Draft {
             topic: TIMED_TOPIC,
             queue_id: TIMED_QUEUE,
@@ -157,12 +183,8 @@ impl Shared {
             prepared_transaction_offset: PhysicalOffset(timed.physical_offset),
             body: RECALL_BODY,
             body_crc: None,
-            properties: &text,
+            properties: text,
         };
-        batch.push(&draft, 0, None)?;
-        batch.inner.scratch = text;
-        batch.write(Wait::Yes)?;
-        batch.inner.derived.timed.remove(timed);
-        Ok(())
+        batch.push(&draft, 0, None).map(|_| ())
     }
 }

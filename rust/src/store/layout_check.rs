@@ -5,6 +5,7 @@
 //! Always: reads only. A directory that is not a store, or a store that txstore cannot continue, is refused by name.
 //! Not here: locks, recovery.
 
+use super::broker_timer;
 use crate::base::error::{Error, Result};
 use crate::base::names::HALF_TOPIC;
 use crate::base::options::{COMMIT_LOG_FILE_SIZE, CONSUME_QUEUE_FILE_SIZE, FILE_SIZE_MAX, StoreOptions};
@@ -44,7 +45,7 @@ pub(crate) fn refuse(storage: &dyn Storage) -> Result<()> {
             ));
         }
     }
-    for topic in ["RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC", "rmq_sys_wheel_timer"] {
+    for topic in ["RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"] {
         let directory = format!("{}/{topic}", consume_queue::DIRECTORY);
         if storage.list(&directory)?.is_some_and(|queues| !queues.is_empty()) {
             let what = "messages that RocketMQ keeps outside of the log may hang on it; it is not continued\n\
@@ -52,7 +53,7 @@ pub(crate) fn refuse(storage: &dyn Storage) -> Result<()> {
             return Err(foreign(storage, &directory, what));
         }
     }
-    Ok(())
+    broker_timer::refuse_waiting(storage)
 }
 
 /// Returns the files' sizes: those of the store, or those in the options, or RocketMQ's defaults.

@@ -10,6 +10,7 @@ mod adopt_progress;
 mod append;
 mod append_once;
 mod batch;
+mod broker_timer;
 mod configuration;
 mod copy;
 mod copy_visible;
@@ -23,6 +24,7 @@ mod end_transaction;
 mod epochs;
 mod expire;
 mod follow;
+mod hand_over;
 mod history;
 mod inspect;
 #[cfg(feature = "arrow")]
@@ -63,6 +65,7 @@ pub use deliver_timed::Recall;
 pub use diverged::Kept;
 pub use end_transaction::{Decider, End, EndKind, Ended};
 pub use expire::Expired;
+pub use hand_over::HandedOver;
 #[cfg(feature = "arrow")]
 pub(crate) use layout_check::refuse as refuse_layout;
 pub use lifecycle::note_fork;

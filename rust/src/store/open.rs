@@ -27,6 +27,7 @@ use self::claim::Claim;
 use self::files::Files;
 use self::stored::{Marks, Stored};
 use super::configuration::{Configuration, verify_by};
+use super::deliver_delayed::Delivering;
 use super::end_transaction::EndQueue;
 use super::expire::LogAges;
 use super::layout_check::{Geometry, geometry, refuse};
@@ -187,7 +188,7 @@ fn assemble(
         readers: Readers::new(marks.published, if options.holds_back() { marks.shown } else { u64::MAX }),
         maintenance: Maintenance::default(),
         snapshots: SnapshotState::new(report.scanned_from),
-        delivering: Mutex::ranked(()),
+        delivering: Mutex::ranked(Delivering::default()),
         appending_once: Mutex::ranked(false),
         pending_topics: Mutex::default(),
         deliveries: Mutex::default(),
@@ -227,6 +228,9 @@ impl Shared {
                 published.sync()?;
             }
             published.end_change();
+        }
+        if !self.options.is_replica() {
+            self.take_back_timed()?;
         }
         // After the page of readers: they take transactions below the progress as ended, so the page must show the ends.
         // Needed even if the snapshot reaches the end, because a crash may have come between the two writes. Only

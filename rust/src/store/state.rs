@@ -28,6 +28,7 @@ use std::sync::Arc;
 
 use super::batch::Staged;
 use super::configuration::Configuration;
+use super::deliver_delayed::Delivering;
 use super::end_transaction::EndQueue;
 use super::expire::LogAges;
 #[cfg(feature = "arrow")]
@@ -81,7 +82,7 @@ pub(super) struct Shared {
     pub(super) maintenance: Maintenance,
     pub(super) snapshots: SnapshotState,
     /// Held by the one thread that delivers delayed messages.
-    pub(super) delivering: Mutex<(), TURN>,
+    pub(super) delivering: Mutex<Delivering, TURN>,
     /// Held by the one thread that appends messages once. Whether a client has done so since the store was opened.
     pub(super) appending_once: Mutex<bool, TURN>,
     /// Topics of pending transactions by half queue offset, kept between calls of `pending`.

@@ -11,6 +11,7 @@ mod durable;
 mod ends;
 mod epochs;
 mod foreign;
+mod hand_over;
 mod identities;
 #[cfg(loom)]
 mod interleavings;

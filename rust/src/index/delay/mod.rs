@@ -20,7 +20,7 @@ pub use progress::{DelayOffsets, DelayProgress};
 
 use std::net::SocketAddr;
 
-use crate::base::names::{HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMED_TOPIC, valid_path_component};
+use crate::base::names::{HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMED_TOPIC, WHEEL_TOPIC, valid_path_component};
 use crate::base::units::{QueueId, TimestampMs};
 use crate::record::layout::SYS_TRANSACTION_MASK;
 use crate::record::message::DELAY_LEVEL_MAX;
@@ -74,7 +74,7 @@ pub fn delivery_draft<'a>(
 ) -> Result<Draft<'a>, String> {
     let topic = waiting.properties.get_str(REAL_TOPIC).unwrap_or_default();
     let queue_id = waiting.properties.get_str(REAL_QUEUE_ID).and_then(|id| id.parse().ok()).unwrap_or(-1);
-    let own = [SCHEDULE_TOPIC, TIMED_TOPIC, HALF_TOPIC, OP_TOPIC].contains(&topic);
+    let own = [SCHEDULE_TOPIC, TIMED_TOPIC, WHEEL_TOPIC, HALF_TOPIC, OP_TOPIC].contains(&topic);
     if !valid_path_component(topic) || queue_id < 0 || own {
         return Err(format!("it contains the invalid queue {queue_id} of topic {topic:?}"));
     }

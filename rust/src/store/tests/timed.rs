@@ -6,26 +6,26 @@ use crate::index::delay::level_ms;
 use crate::record::TransactionType;
 use crate::record::properties::{TIMER_DELIVER_MS, TIMER_OUT_MS, TRANSACTION_TIMER};
 
-const HOUR_MS: i64 = 3_600_000;
+pub(super) const HOUR_MS: i64 = 3_600_000;
 
 fn envelope_at(topic: &str, deliver_ms: i64) -> Envelope {
     let parts = Parts { topic, keys: "k", tags: Some("t"), deliver_ms: Some(deliver_ms), ..Parts::default() };
     Envelope::new(&parts).unwrap()
 }
 
-fn send_at(store: &Store, topic: &str, body: &[u8], deliver_ms: i64) -> Result<Sent> {
+pub(super) fn send_at(store: &Store, topic: &str, body: &[u8], deliver_ms: i64) -> Result<Sent> {
     let envelope = envelope_at(topic, deliver_ms);
     let message = NewMessage { envelope: &envelope, body, queue_id: QueueId(1) };
     store.append_one(&message, Wait::Yes)?.acknowledged()
 }
 
-fn deliver(store: &Store) -> (usize, Option<i64>) {
+pub(super) fn deliver(store: &Store) -> (usize, Option<i64>) {
     let done = store.deliver_delayed(100).unwrap();
     assert_eq!(done.passed_over, Vec::<String>::new());
     (done.messages, done.next_in_ms)
 }
 
-fn recall(store: &Store, sent: &Sent, topic: &str, due_ms: i64) -> Result<()> {
+pub(super) fn recall(store: &Store, sent: &Sent, topic: &str, due_ms: i64) -> Result<()> {
     store.recall(&Recall { topic, unique_id: &sent.unique_id, due_ms })?.acknowledged().map(|_| ())
 }
 
