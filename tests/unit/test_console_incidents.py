@@ -9,6 +9,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,27 @@ def test_message_that_a_user_delayed_is_not_marked(scene: Callable[..., Scene]) 
     here.broker.producer("shop").send(Message("orders", b"x", delay_level=18))
     eventually(lambda: here.browser.get("/").tiles["Delayed messages"] == "1")
     assert here.browser.get("/").levels["Delayed messages"] == ""
+
+
+def test_messages_with_a_time_are_shown_in_its_order(scene: Callable[..., Scene]) -> None:
+    here, start = scene(), datetime.now(UTC)
+    producer = here.broker.producer("shop")
+    sent = {
+        hours: producer.send(Message("orders", b"x", keys=[f"o-{hours}"], deliver_at=start + timedelta(hours=hours)))
+        for hours in (3, 1, 2)
+    }
+    producer.send(Message("orders", b"x", keys=["level"], delay_level=18))
+    page = here.browser.get("/delayed")
+    assert page.rows[0] == ["–", "until their own time", "3"]
+    keys = [row[2] for row in page.rows[2:]]
+    assert (sorted(keys), [key for key in keys if key != "level"]) == (
+        ["level", "o-1", "o-2", "o-3"],
+        ["o-1", "o-2", "o-3"],
+    )
+    row = page.rows[2]
+    due = (start + timedelta(hours=1)).astimezone(UTC)
+    assert (row[0], row[1]) == (sent[1].message_id, "orders")
+    assert f"{due:%Y-%m-%d %H:%M}" in row[4] or f"{due + timedelta(milliseconds=1):%Y-%m-%d %H:%M}" in row[4]
 
 
 def test_torn_tail_is_told_after_a_crash(tmp_path: Path) -> None:

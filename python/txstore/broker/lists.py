@@ -7,15 +7,15 @@ Always: reads only, and a bounded number of records for each page: where that wa
 Not here: the overview (`operations`), lists without a limit (`broker`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from txstore._native import DEAD_LETTER_PREFIX, DISCARD_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, StoredMessage, TransactionRow
 from txstore.broker.broker import EmbeddedBroker
 from txstore.broker.delay import LEVEL_SECONDS
 from txstore.consumer.progress import DeadLetter, dead_letter_of
-from txstore.errors import MessageNotFoundError, OffsetTooOldError, TransactionNotFoundError
+from txstore.errors import MessageNotFoundError, OffsetTooOldError, StoreCorruptError, TransactionNotFoundError
 from txstore.message import HalfMessage, dead_letter_topic
 from txstore.transactions.pending import PendingTransaction
 
@@ -79,7 +79,7 @@ class DelayedLevel:
     seconds: int
     waiting: int
     next: tuple[DelayedRow, ...]
-    """Those that are due next; not those that have a time of their own."""
+    """Those that are due next."""
 
 
 class Lists:
@@ -174,7 +174,10 @@ class Lists:
         return LetterPage(tuple(dead_letter_of(group, one) for one in messages), first, end)
 
     def delayed_levels(self, limit: int) -> list[DelayedLevel]:
-        """Returns the delay levels with messages that wait, each with the next `limit` of them."""
+        """Returns the delay levels with messages that wait, each with the next `limit` of them.
+
+        Those with a time of their own are level 0.
+        """  # fmt: skip
         now_ms = self._time_ms()
         levels = [
             self._delayed(queue_id, first, end, now_ms, _rows(limit))
@@ -182,7 +185,17 @@ class Lists:
             if topic == SCHEDULE_TOPIC and queue_id < len(LEVEL_SECONDS) and end > first
         ]
         timed = self._broker.store.timed_messages()
-        return [DelayedLevel(0, 0, timed, ()), *levels] if timed else levels
+        return [DelayedLevel(0, 0, timed, tuple(self._timed(_rows(limit)))), *levels] if timed else levels
+
+    def _timed(self, limit: int) -> Iterator[DelayedRow]:
+        store = self._broker.store
+        for due_ms, physical_offset in store.first_timed(limit):
+            try:
+                one = store.read_at(physical_offset)
+            except (MessageNotFoundError, OffsetTooOldError, StoreCorruptError):
+                continue  # Its delivery reports it.
+            due = datetime.fromtimestamp(due_ms / 1000, UTC)
+            yield DelayedRow(one.message_id, one.real_topic, one.keys, one.store_timestamp, due)
 
     def _delayed(self, queue_id: int, first: int, end: int, now_ms: int, limit: int) -> DelayedLevel:
         store, seconds = self._broker.store, LEVEL_SECONDS[queue_id]
