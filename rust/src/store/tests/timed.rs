@@ -4,6 +4,7 @@ use super::*;
 use crate::base::names::{HALF_TOPIC, TIMED_TOPIC};
 use crate::index::delay::level_ms;
 use crate::record::TransactionType;
+use crate::record::message::{Origin, Topic};
 use crate::record::properties::{TIMER_DELIVER_MS, TIMER_OUT_MS, TRANSACTION_TIMER};
 
 pub(super) const HOUR_MS: i64 = 3_600_000;
@@ -137,6 +138,29 @@ fn a_recalled_message_is_never_delivered() {
     while deliver(&store).0 > 0 {}
     assert_eq!(bodies(&store, "orders", 1), [[0], [2]]);
     assert!(recall(&store, &sent[0], "orders", due_ms).is_err(), "delivered");
+}
+
+#[test]
+fn a_client_cannot_make_its_message_look_like_a_recall() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    let due_ms = bench.clock.wall().0 + HOUR_MS;
+    let properties =
+        format!("TIMER_DELIVER_MS\x01{due_ms}\x02TIMER_DEL_UNIQKEY\x01orders_ID-1\x02UNIQ_KEY\x01ID-2\x02");
+    let born_host = "127.0.0.1:40000".parse().unwrap();
+    let origin = Origin { unique_id: None, sys_flag: 0, born_timestamp: TimestampMs(1), born_host, reconsume_times: 0 };
+    let envelope = Envelope::received(Topic::new("orders").unwrap(), &properties, 0, origin).unwrap();
+    let message = NewMessage { envelope: &envelope, body: b"later", queue_id: QueueId(1) };
+    store.append_one(&message, Wait::Yes).unwrap().acknowledged().unwrap();
+    // Without the snapshot, the log alone tells what waits.
+    store.close().unwrap();
+    let bench = bench.killed();
+    bench.memory.unlink("txstore/snapshot").unwrap();
+    let store = bench.open();
+    assert_eq!(store.timed_messages().unwrap(), 1);
+    bench.clock.advance(HOUR_MS);
+    assert_eq!(deliver(&store), (1, None));
+    assert_eq!(bodies(&store, "orders", 1), [b"later"]);
 }
 
 #[test]
