@@ -93,7 +93,7 @@ fn simulation_keeps_every_promise() {
     let total = total.unwrap_or_else(|failure| panic!("\n{failure}"));
     let _ = writeln!(
         std::io::stderr(),
-        "simulation: {} runs, {} crashes, {} records and {} promises looked at, {} ends, {} log files removed, {} lives of brokers, {} blurred, {} jumps of the clock, {} delayed messages delivered, {} database rows ({} transactions ended by a check of them), 0 violations, {:.0} s",
+        "simulation: {} runs, {} crashes, {} records and {} promises looked at, {} ends, {} log files removed, {} lives of brokers, {} blurred, {} jumps of the clock, {} delayed and {} timed messages delivered, {} recalled, {} database rows ({} transactions ended by a check of them), 0 violations, {:.0} s",
         total.runs,
         total.crashes,
         total.records,
@@ -104,6 +104,8 @@ fn simulation_keeps_every_promise() {
         total.blurred,
         total.jumps,
         total.delivered,
+        total.timed,
+        total.recalled,
         total.rows,
         total.checked,
         progress.seconds(),

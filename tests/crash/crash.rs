@@ -46,6 +46,7 @@ impl Machine {
         (next.peeks, next.ends, next.expired) = (self.peeks, self.ends, self.expired);
         next.has_sets = self.has_sets;
         (next.delivered, next.jumps, next.database) = (self.delivered, self.jumps, self.database);
+        (next.delivered_timed, next.recalled) = (self.delivered_timed, self.recalled);
         next
     }
 
@@ -186,6 +187,7 @@ impl Machine {
         next.shown.retain(|shown| found.offsets.get(&shown.physical_offset) == Some(&shown.crc));
         next.answers.retain(|(copy, _)| found.transactions.iter().any(|one| one.copies.contains(copy)));
         next.adopt_delayed(found, self.clock.as_ref());
+        next.adopt_timed(found);
         let before = std::mem::take(&mut next.halves);
         let now_ms = self.clock.monotonic_ms();
         next.halves = found.transactions.iter().map(|one| adopted(one, &before, found.end, now_ms, origin)).collect();
@@ -246,6 +248,7 @@ fn adopted(one: &FoundTransaction, before: &[Half], end: u64, now_ms: i64, origi
         due_ms: now_ms,
         foreign: known.is_none_or(|half| half.foreign) && one.copies[0].physical_offset < origin.broker_end,
         part: one.part,
+        time: one.time,
     }
 }
 
@@ -334,6 +337,8 @@ pub fn check_closed(machine: &Machine) -> Held {
     let options = StoreOptions { ..machine.options.clone() };
     match Store::open_with(Arc::new(rebuilt.clone()), Arc::clone(&machine.clock) as _, options) {
         Ok(store) => {
+            let (waiting, found) = (machine.history.timed_waiting(), store.timed_messages().unwrap());
+            hold(found == waiting, "D3", || format!("{waiting} messages wait for their time, the log says {found}"))?;
             store.close().map_err(|error| crate::history::Violation { promise: "L6", what: error.to_string() })?;
         }
         Err(error) => return broken("L6", format!("without what is derived: {error:?}")),

@@ -16,6 +16,7 @@ use crate::chance::Chance;
 use crate::history::{Half, Held, hold};
 use crate::machine::Machine;
 use crate::promises::Found;
+use crate::timed::Time;
 
 /// The unique ids of halves whose local transaction writes a row begin with this.
 pub const IDS: &str = "ROW-";
@@ -123,9 +124,9 @@ impl Database {
 
 impl Machine {
     /// Stores a half message, then begins its local transaction, which writes a row.
-    pub fn begin_row(&mut self, store: &Store, topic: usize, queue: i32, size: usize) -> Held {
+    pub fn begin_row(&mut self, store: &Store, (topic, queue): (usize, i32), size: usize, time: Option<Time>) -> Held {
         let known = self.history.halves.len();
-        self.prepare(store, (topic, queue), size, 1, Some(IDS), false)?;
+        self.prepare(store, (topic, queue), size, 1, Some(IDS), (false, time))?;
         let Some(half) = self.history.halves[known..].first().filter(|half| !half.copies.is_empty()) else {
             return Ok(());
         };

@@ -19,6 +19,7 @@ use txstore::store::{Copy, NewMessage, Store, Unacknowledged, Wait};
 use crate::history::{Held, History, TOPICS, broken, hold, number_of};
 use crate::machine::Machine;
 use crate::promises::{Expected, Found};
+use crate::waits::is_delivery;
 
 /// The topic of a group's retries.
 pub const RETRIES: &str = "%RETRY%shipping";
@@ -58,11 +59,17 @@ pub struct Delayed {
     due_ms: (i64, i64),
     /// Where it was delivered, and the log's end then.
     pub delivered: Option<(u64, u64)>,
+    /// A call failed that may have delivered it.
+    pub is_doubtful: bool,
 }
 
 impl Delayed {
     fn is_waiting(&self) -> bool {
         self.physical_offset.is_some() && self.delivered.is_none()
+    }
+
+    fn waits_certainly(&self) -> bool {
+        self.is_waiting() && !self.is_doubtful
     }
 
     /// Notes that an opening found it.
@@ -91,7 +98,7 @@ pub fn concerns(view: &RecordView<'_>) -> bool {
 impl History {
     /// Returns the lowest physical offset of a message that waits for its time.
     pub fn lowest_delayed(&self) -> u64 {
-        let waiting = self.delayed.iter().filter(|one| one.is_waiting());
+        let waiting = self.delayed.iter().filter(|one| one.waits_certainly());
         waiting.filter_map(|one| one.physical_offset).min().unwrap_or(u64::MAX)
     }
 
@@ -102,6 +109,7 @@ impl History {
             (delayed.physical_offset, delayed.end) = (Some(one.physical_offset), found.end);
             delayed.stored_ms = one.stored_ms;
             delayed.delivered = one.delivered.map(|physical_offset| (physical_offset, found.end));
+            delayed.is_doubtful = false;
             delayed
         });
         self.delayed = adopted.collect();
@@ -128,6 +136,7 @@ impl Machine {
             stored_ms: 0,
             due_ms: (due_ms, due_ms),
             delivered: None,
+            is_doubtful: false,
         }
     }
 
@@ -169,6 +178,8 @@ impl Machine {
         let sources: Vec<(u64, Vec<u8>)> = (self.history.messages.values())
             .filter_map(|message| Some((message.physical_offset?, message.body.clone())))
             .chain(self.history.delayed.iter().filter_map(|one| Some((one.delivered?.0, one.body.clone()))))
+            .chain(self.history.timed.iter().filter_map(|one| Some((one.delivered()?, one.body.clone()))))
+            .filter(|(_, body)| !matches!(number_of(body), Some(('h', _))))
             .collect();
         if sources.is_empty() {
             return Ok(());
@@ -183,16 +194,22 @@ impl Machine {
         self.are_delayed(store, &[sent.physical_offset])
     }
 
-    /// Delivers what is due. D3: all that is due and nothing else, in the order of each level.
+    /// Delivers what is due. D3: all that is due and nothing else, in the order of each level and of the times.
     pub fn deliver(&mut self, store: &Store, most: usize) -> Held {
         let (end, faulty, now_ms) = (Self::log_end(store), self.is_faulty(), self.clock.monotonic_ms());
-        let Some(delivered) = self.note(store.deliver_delayed(most))? else { return Ok(()) };
-        hold(delivered.passed_over.is_empty(), "D3", || format!("{:?}", delivered.passed_over))?;
+        let delivered = self.note(store.deliver_delayed(most))?;
         let new_end = Self::log_end(store);
         let Some((records, _)) = self.note(store.scan(PhysicalOffset(end), usize::MAX))? else { return Ok(()) };
+        let Some(delivered) = delivered else {
+            self.may_be_delivered(&records);
+            return Ok(());
+        };
+        hold(delivered.passed_over.is_empty(), "D3", || format!("{:?}", delivered.passed_over))?;
         hold(records.len() == delivered.messages, "D3", || format!("{} new records: {delivered:?}", records.len()))?;
-        for record in &records {
-            let view = record.view().unwrap();
+        let views = records.iter().map(|record| record.view().unwrap());
+        let (timed, levels): (Vec<_>, Vec<_>) = views.partition(is_delivery);
+        let next_timed_ms = self.timed_are_delivered(&timed, most, faulty, new_end)?;
+        for view in &levels {
             let named = view.prepared_transaction_offset.0;
             let known = self.history.delayed.iter_mut().find(|one| one.physical_offset == Some(named));
             let Some(known) = known else { return broken("D3", format!("it was not delayed: {view:?}")) };
@@ -206,15 +223,17 @@ impl Machine {
             return Ok(());
         }
         let heads = self.next_of_each_level()?;
-        if records.len() < most {
+        if levels.len() < most {
             let late = heads.iter().find(|one| one.due_ms.1 <= now_ms);
             hold(late.is_none(), "D3", || format!("it is {now_ms}, and not delivered is {late:?}"))?;
             let next_in_ms = delivered.next_in_ms.unwrap_or(i64::MAX);
-            let next = |due_ms: fn(&Delayed) -> i64| heads.iter().map(|one| due_ms(one) - now_ms).min();
+            let next =
+                |due_ms: fn(&Delayed) -> i64| heads.iter().map(|one| due_ms(one) - now_ms).chain(next_timed_ms).min();
             let earliest = next(|one| one.due_ms.0).unwrap_or(i64::MAX);
             let latest = next(|one| one.due_ms.1).unwrap_or(i64::MAX);
             hold((earliest..=latest).contains(&next_in_ms), "D3", || {
-                format!("the next is due in {next_in_ms} ms, expected {earliest} to {latest}: {heads:?}")
+                let timed = format!("the next timed one in {next_timed_ms:?} ms");
+                format!("the next is due in {next_in_ms} ms, expected {earliest} to {latest}: {heads:?}, {timed}")
             })?;
         }
         Ok(())
@@ -242,9 +261,11 @@ impl Machine {
     /// Waits for all delayed messages, and delivers them.
     pub fn deliver_all(&mut self, store: &Store) -> Held {
         self.clock.advance(LONGEST_MS);
+        self.wait_for_timed();
         self.deliver(store, usize::MAX)?;
         let left = self.history.delayed.iter().find(|one| one.is_waiting());
-        hold(left.is_none(), "D3", || format!("never delivered: {left:?}"))
+        hold(left.is_none(), "D3", || format!("never delivered: {left:?}"))?;
+        hold(self.history.timed_waiting() == 0, "D3", || format!("never delivered: {:?}", self.history.timed))
     }
 }
 
@@ -278,7 +299,7 @@ pub fn look(log: &[RecordView<'_>], expected: &Expected<'_>, minimum: u64, found
             && view.properties.get_str("TAGS") == Some("t");
         hold(same && !hidden, "D3", || format!("{one:?} was delivered as {view:?}"))?;
     }
-    let removed = known.iter().find(|one| one.is_waiting() && one.physical_offset.is_some_and(|at| at < minimum));
+    let removed = known.iter().find(|one| one.waits_certainly() && one.physical_offset.is_some_and(|at| at < minimum));
     hold(removed.is_none(), "D3", || format!("the log begins at {minimum}, not delivered was {removed:?}"))?;
     for one in known.iter().filter(|one| one.end <= expected.must_end) {
         let Some(physical_offset) = one.physical_offset.filter(|at| *at >= minimum) else { continue };

@@ -31,7 +31,13 @@ fn send(messages: usize, size: usize) -> Step {
 }
 
 fn half(size: usize) -> Step {
-    Step::Prepare { topic: 0, queue: 0, size, owner: 0, named: true, immunity: false }
+    Step::Prepare { topic: 0, queue: 0, size, owner: 0, named: true, immunity: false, time: None }
+}
+
+/// Returns a half whose message is delivered this long after its commit.
+fn half_in(ms: i64) -> Step {
+    let time = Some((ms, true));
+    Step::Prepare { topic: 0, queue: 0, size: 60, owner: 0, named: true, immunity: false, time }
 }
 
 fn end(which: usize, kind: EndKind) -> Step {
@@ -99,11 +105,24 @@ fn scripts() -> Vec<(&'static str, Vec<Step>)> {
             ],
         ),
         (
+            "timed",
+            vec![
+                open(),
+                Step::SendTimed { topic: 0, queue: 0, times: vec![(1_000, false), (900, true)] },
+                half_in(1_000),
+                end(0, Commit),
+                Step::Recall { which: 0 },
+                Step::Pass { ms: 1_000 },
+                Step::Deliver { most: 1 },
+                Step::Deliver { most: 9 },
+            ],
+        ),
+        (
             "database",
             vec![
                 open(),
-                Step::BeginRow { topic: 0, queue: 0, size: 60 },
-                Step::BeginRow { topic: 0, queue: 1, size: 60 },
+                Step::BeginRow { topic: 0, queue: 0, size: 60, time: None },
+                Step::BeginRow { topic: 0, queue: 1, size: 60, time: None },
                 Step::EndRow { which: 0, commits: true, dies: true },
                 Step::EndRow { which: 0, commits: false, dies: true },
                 Step::Pass { ms: TIMEOUT_MS },

@@ -12,6 +12,7 @@ use txstore::transaction::HalfCopy;
 
 use crate::delays::Delayed;
 use crate::sets::Part;
+use crate::timed::{Time, Timed};
 use crate::watched::Shown;
 
 /// A broken promise: its name and what was seen.
@@ -77,6 +78,8 @@ pub struct Half {
     pub foreign: bool,
     /// What it is in a transaction of several messages.
     pub part: Option<Part>,
+    /// When its message is to be delivered; `None`: with the commit.
+    pub time: Option<Time>,
 }
 
 /// A group's offset of one queue.
@@ -100,6 +103,8 @@ pub struct History {
     pub sets: BTreeMap<Vec<u8>, Vec<Half>>,
     /// Delayed messages and retries, in the order in which they were sent.
     pub delayed: Vec<Delayed>,
+    /// Messages that wait for a time of their own, or have waited.
+    pub timed: Vec<Timed>,
     /// Halves that were checked, and whose answer is outstanding.
     pub answers: Vec<(HalfCopy, EndKind)>,
     pub offsets: BTreeMap<Reader, Acknowledged>,
@@ -137,6 +142,7 @@ impl History {
         self.messages
             .retain(|_, message| message.physical_offset.is_none_or(|physical_offset| physical_offset >= minimum));
         self.delayed.retain(|one| one.physical_offset.is_none_or(|at| at >= minimum));
+        self.timed.retain(|one| one.physical_offset.is_none_or(|at| at >= minimum));
         self.shown.retain(|shown| shown.physical_offset >= minimum);
         self.answers.retain(|(copy, _)| copy.physical_offset >= minimum);
         let (gone, left) = std::mem::take(&mut self.halves).into_iter().partition(|half: &Half| {

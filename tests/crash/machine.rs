@@ -24,6 +24,7 @@ use crate::database::{Database, has_row};
 use crate::history::{GROUPS, Half, Held, History, Message, TOPICS, hold, outcome_of};
 use crate::sets::{half_queue_end, leads};
 use crate::step::Step;
+use crate::timed::{self, Time};
 use crate::watched::{Shadow, Watched};
 
 pub const TIMEOUT_MS: i64 = 6_000;
@@ -31,7 +32,7 @@ const IMMUNITY_S: i64 = 20;
 
 /// Properties that only the engine sets. A half that kept one of them would be another transaction, or one that was
 /// checked before.
-const FORGED: [(&str, &str); 9] = [
+const FORGED: [(&str, &str); 12] = [
     ("UNIQ_KEY", "ID-1"),
     ("TRAN_MSG", "true"),
     ("PGROUP", "strangers"),
@@ -41,20 +42,26 @@ const FORGED: [(&str, &str); 9] = [
     ("TRANSACTION_CHECK_TIMES", "15"),
     ("TRAN_PREPARED_QUEUE_OFFSET", "0"),
     ("TXSTORE_SET", "0,0,2"),
+    ("TIMER_OUT_MS", "1"),
+    ("TXSTORE_DELIVER_MS", "1"),
+    ("TIMER_DEL_UNIQKEY", "orders_ID-1"),
 ];
 
 /// Returns the envelope of a message with properties like the engine's own, as a remote client may send it. In this
-/// process it is refused.
-fn forged_envelope(topic: &str) -> Held<Envelope> {
+/// process it is refused. `own`: its other properties.
+pub fn forged_envelope(topic: &str, own: &[(&str, &str)]) -> Held<Envelope> {
     let mut text = Vec::new();
     properties::push(&mut text, "KEYS", "h");
     for (name, value) in FORGED {
         let parts = Parts { topic, properties: &[(name, value)], ..Parts::default() };
         hold(Envelope::new(&parts).is_err(), "T11", || format!("a client may set {name}"))?;
-        // The unique id is the client's own.
-        if name != "UNIQ_KEY" {
+        // The unique id is the client's own. A message that was delivered at its time has no other.
+        if name != "UNIQ_KEY" && name != "TIMER_OUT_MS" {
             properties::push(&mut text, name, value);
         }
+    }
+    for (name, value) in own {
+        properties::push(&mut text, name, value);
     }
     let born_host = "127.0.0.1:40000".parse().unwrap();
     let origin = Origin { unique_id: None, sys_flag: 0, born_timestamp: TimestampMs(1), born_host, reconsume_times: 0 };
@@ -82,6 +89,10 @@ pub struct Machine {
     pub expired: u64,
     /// The number of delayed messages that were delivered.
     pub delivered: u64,
+    /// The number of timed messages that were delivered.
+    pub delivered_timed: u64,
+    /// The number of timed messages that were recalled.
+    pub recalled: u64,
     /// Jumps of the wall clock.
     pub jumps: u64,
     pub database: Database,
@@ -118,6 +129,8 @@ impl Machine {
             ends: 0,
             expired: 0,
             delivered: 0,
+            delivered_timed: 0,
+            recalled: 0,
             jumps: 0,
             database: Database::default(),
             ages: Ages::default(),
@@ -193,13 +206,14 @@ impl Machine {
     fn work(&mut self, store: &Store, step: &Step) -> Held {
         match step {
             Step::Send { topic, queue, messages, size } => self.send(store, *topic, *queue, *messages, *size),
-            Step::Prepare { topic, queue, size, owner, named, immunity } => {
-                let id = named.then_some("ID-");
-                self.prepare(store, (*topic, *queue), *size, *owner, id, *immunity)
+            Step::Prepare { topic, queue, size, owner, named, immunity, time } => {
+                let (id, time) = (named.then_some("ID-"), time.map(|(ms, is_span)| self.time(ms, is_span)));
+                self.prepare(store, (*topic, *queue), *size, *owner, id, (*immunity, time))
             }
             Step::PrepareSet { .. } if !self.has_sets => Ok(()),
-            Step::PrepareSet { which, messages, size, owner } => {
-                self.prepare_set(store, *which, *messages, *size, *owner)
+            Step::PrepareSet { which, messages, size, owner, time } => {
+                let time = time.map(|(ms, is_span)| self.time(ms, is_span));
+                self.prepare_set(store, *which, *messages, *size, *owner, time)
             }
             Step::Resend { which, queue } => self.resend(store, *which, *queue),
             Step::BorrowId { which } => self.borrow_id(store, *which),
@@ -231,7 +245,12 @@ impl Machine {
             }
             Step::Retry { which, level } => self.retry(store, *which, *level),
             Step::Deliver { most } => self.deliver(store, *most),
-            Step::BeginRow { topic, queue, size } => self.begin_row(store, *topic, *queue, *size),
+            Step::SendTimed { topic, queue, times } => self.send_timed(store, (*topic, *queue), times),
+            Step::Recall { which } => self.recall(store, *which),
+            Step::BeginRow { topic, queue, size, time } => {
+                let time = time.map(|(ms, is_span)| self.time(ms, is_span));
+                self.begin_row(store, (*topic, *queue), *size, time)
+            }
             Step::EndRow { which, commits, dies } => self.end_row(store, *which, *commits, *dies),
             Step::Delete { topic } => self.delete(store, TOPICS[*topic]),
             Step::Close => self.close(store),
@@ -318,7 +337,7 @@ impl Machine {
         size: usize,
         owner: u32,
         id: Option<&str>,
-        immunity: bool,
+        (immunity, time): (bool, Option<Time>),
     ) -> Held {
         let body = self.history.body('h', size);
         let id = id.map(|id| format!("{id}{}", self.history.count));
@@ -342,11 +361,14 @@ impl Machine {
             due_ms: 0,
             foreign: false,
             part: None,
+            time,
         };
         let mut envelope = if self.history.count.is_multiple_of(3) {
-            forged_envelope(TOPICS[topic])?
+            let own = time.map(Time::property);
+            let own: Vec<(&str, &str)> = own.iter().map(|(name, value)| (*name, &**value)).collect();
+            forged_envelope(TOPICS[topic], &own)?
         } else {
-            Envelope::new(&Parts { topic: TOPICS[topic], keys: "h", ..Parts::default() }).unwrap()
+            timed::envelope(&Parts { topic: TOPICS[topic], keys: "h", ..Parts::default() }, time)
         };
         if immunity {
             let name = txstore::record::properties::CHECK_IMMUNITY_TIME;
@@ -379,7 +401,7 @@ impl Machine {
         // The resent message must be equal: what a broker stored has a tag (broker.rs).
         let tags = before.id.as_deref().filter(|id| id.starts_with("BROKER-")).map(|_| "t");
         let parts = Parts { topic: &before.topic, keys: "h", tags, ..Parts::default() };
-        let mut envelope = Envelope::new(&parts).unwrap();
+        let mut envelope = timed::envelope(&parts, before.time);
         if let Some(immunity_ms) = before.immunity_ms {
             let (name, seconds) = (txstore::record::properties::CHECK_IMMUNITY_TIME, immunity_ms / 1_000);
             txstore::record::properties::push(&mut envelope.properties, name, &seconds.to_string());
@@ -388,6 +410,15 @@ impl Machine {
         let half = NewHalfMessage { message, group: &before.group, unique_id: before.id.as_deref(), owner: 0 };
         let (end, faulty) = (Self::log_end(store), self.is_faulty());
         let sent = store.prepare(&half, Wait::Yes).and_then(Unacknowledged::acknowledged);
+        // The wall clock may have been set back since.
+        if before.time.is_some_and(|time| time.is_too_far(self.clock.wall().0)) {
+            let is_refused = matches!(sent, Err(Error::InvalidMessage { .. })) || faulty;
+            let sent = sent.map(|_| ());
+            hold(is_refused && Self::log_end(store) == end, "D3", || {
+                format!("it is too far ahead: {before:?}, {sent:?}")
+            })?;
+            return Ok(());
+        }
         let mut again = Half {
             copies: Vec::new(),
             asked: Vec::new(),
@@ -495,7 +526,8 @@ impl Machine {
     pub fn end_half(&mut self, store: &Store, at: usize, end: &End) -> Held {
         let (before, faulty) = (Self::log_end(store), self.is_faulty());
         let ended = store.end_transaction(end, Wait::Yes);
-        self.check_end(at, end, &ended, (before, Self::log_end(store)), faulty)
+        self.check_end(at, end, &ended, (before, Self::log_end(store)), faulty)?;
+        self.finals_wait(store, before)
     }
 
     /// Checks T2, T6: an end decides a pending half. The same end again succeeds, any other fails; both write nothing.
@@ -593,7 +625,7 @@ impl Machine {
         for (((at, _), end), ended) in chosen.into_iter().zip(&ends).zip(results) {
             self.check_end(at, end, &ended, (before, after), faulty)?;
         }
-        Ok(())
+        self.finals_wait(store, before)
     }
 
     fn local_ends(&mut self, store: &Store, which: usize) -> Held {

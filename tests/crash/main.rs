@@ -28,5 +28,7 @@ mod several;
 mod simulation;
 mod step;
 mod sweep;
+mod timed;
+mod waits;
 mod watched;
 mod world;

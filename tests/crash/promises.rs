@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use txstore::base::error::Outcome;
 use txstore::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP};
 use txstore::base::units::{PhysicalOffset, QueueId, QueueOffset};
-use txstore::record::properties::{KEYS, REAL_QUEUE_ID, REAL_TOPIC};
+use txstore::record::properties::KEYS;
 use txstore::record::{RecordCrc, RecordView, TransactionType, Verify, decode};
 use txstore::store::{Decider, End, EndKind, Store, StoredRecord, Wait};
 use txstore::transaction::op::parse_op_body;
@@ -21,6 +21,8 @@ use crate::delays::FoundDelayed;
 use crate::history::{Half, Held, History, READERS, TOPICS, broken, hold, number_of, outcome_of};
 use crate::rule::{Transaction, transactions};
 use crate::sets::{Part, Sets};
+use crate::timed::Time;
+use crate::waits::FoundTimed;
 use crate::watched::{Shadow, crc};
 
 /// What a store is compared with.
@@ -60,6 +62,8 @@ pub struct FoundTransaction {
     pub stored_ms: i64,
     /// What it is in a transaction of several messages.
     pub part: Option<Part>,
+    /// When its message is to be delivered.
+    pub time: Option<Time>,
 }
 
 /// What was found.
@@ -67,6 +71,7 @@ pub struct FoundTransaction {
 pub struct Found {
     pub transactions: Vec<FoundTransaction>,
     pub delayed: Vec<FoundDelayed>,
+    pub timed: Vec<FoundTimed>,
     /// The physical offsets of messages, by their numbers.
     pub messages: BTreeMap<u64, u64>,
     /// The physical offsets of all records, with the CRC of their bytes.
@@ -141,6 +146,7 @@ pub fn check(store: &Store, expected: Expected<'_>) -> Held<Found> {
     look.queues_are_those_of_the_log()?;
     look.messages(&mut found)?;
     crate::delays::look(&look.log, &expected, minimum, &mut found)?;
+    crate::waits::look(store, &look.log, &expected, minimum, &mut found)?;
     look.transactions(&mut found)?;
     look.store_says_so()?;
     look.progress()?;
@@ -313,6 +319,7 @@ impl<'a> Look<'a> {
                 || view.physical_offset.0 < self.expected.broker_end
                 || view.transaction_type() == TransactionType::Commit
                 || crate::delays::concerns(view)
+                || crate::waits::concerns(view)
             {
                 continue;
             }
@@ -337,7 +344,9 @@ impl<'a> Look<'a> {
             self.ends_once(one)?;
             let half = &self.log[*one.halves.last().unwrap()];
             if let Some(known) = known.filter(|_| !self.sets.is_cut(half)) {
-                self.outcome_was_asked_for(one, &self.expected.history.halves[known])?;
+                let (known, time) = (&self.expected.history.halves[known], Time::of_half(half));
+                self.outcome_was_asked_for(one, known)?;
+                hold(known.time == time, "T3", || format!("sent was {known:?}, stored {half:?}"))?;
             } else {
                 let foreign = one.first().physical_offset < self.expected.broker_end;
                 hold(foreign || known.is_some(), "L1", || format!("nobody sent the half {half:?}"))?;
@@ -403,13 +412,13 @@ impl<'a> Look<'a> {
         let Some(named) = named else { return broken("T3", format!("it names no half: {last:?}")) };
         let half = &self.log[one.halves[named]];
         let facts = HalfFacts::of(half);
-        let target = if is_final { (facts.real_topic, facts.real_queue_id) } else { (DISCARD_TOPIC, QueueId(0)) };
-        hold((last.topic, last.queue_id) == target, "T3", || format!("it belongs to {target:?}: {last:?}"))?;
         hold(last.body == half.body, "T3", || format!("another body than {half:?}: {last:?}"))?;
-        let hidden = [REAL_TOPIC.as_bytes(), REAL_QUEUE_ID.as_bytes(), b"TXSTORE_SET"];
-        let hides = |name: &[u8]| is_final && hidden.contains(&name);
-        let expected = half.properties.iter().filter(|(name, _)| !hides(name));
-        hold(last.properties.iter().eq(expected), "T3", || format!("other properties than {half:?}: {last:?}"))
+        let waits = is_final && crate::waits::final_of(half, last)?;
+        let target = if is_final { (facts.real_topic, facts.real_queue_id) } else { (DISCARD_TOPIC, QueueId(0)) };
+        let is_there = waits || (last.topic, last.queue_id) == target;
+        hold(is_there, "T3", || format!("it belongs to {target:?}: {last:?}"))?;
+        let same = is_final || last.properties.iter().eq(half.properties.iter());
+        hold(same, "T3", || format!("other properties than {half:?}: {last:?}"))
     }
 
     /// Checks T2: a transaction has no outcome that no client tried.
@@ -580,6 +589,7 @@ fn found_transaction(one: &Transaction, half: &RecordView<'_>, known: Option<usi
         checks,
         stored_ms: half.store_timestamp.0,
         part: Part::of(half),
+        time: Time::of_half(half),
     }
 }
 

@@ -109,7 +109,7 @@ impl Machine {
     }
 
     fn remove(&mut self, store: &Store, below: u64, keep_unread: bool, facts: &[LogFile]) -> Held {
-        let (log_end, held) = (Self::log_end(store), self.lowest_pending().min(self.history.lowest_delayed()));
+        let (log_end, held) = (Self::log_end(store), self.lowest_held());
         let unread = if keep_unread { self.lowest_unread(store) } else { u64::MAX };
         self.history.minimum_tried = self.history.minimum_tried.max(below);
         let removed = store.remove_log_files(PhysicalOffset(below), keep_unread);
@@ -210,6 +210,11 @@ impl Machine {
         hold(Self::log_end(store) == end, "T6", || "an end of a half that is gone wrote".into())
     }
 
+    /// Returns the lowest physical offset that no removal may pass.
+    fn lowest_held(&self) -> u64 {
+        self.lowest_pending().min(self.history.lowest_delayed()).min(self.history.lowest_timed())
+    }
+
     /// Returns the lowest physical offset of a half that no client has tried to end.
     fn lowest_pending(&self) -> u64 {
         let pending = self.history.halves.iter().filter(|half| half.reported.is_none() && half.asked.is_empty());
@@ -304,6 +309,10 @@ impl Machine {
         hold(theirs == ours || self.is_faulty(), "T2", || {
             format!("pending for a reader: {theirs:?}, for the writer: {ours:?}")
         })?;
+        let (theirs, ours) = (reader.timed_messages().unwrap(), store.timed_messages().unwrap());
+        hold(theirs == ours || self.is_faulty(), "D3", || {
+            format!("{theirs} wait for their time for a reader, {ours} for the writer")
+        })?;
         self.history.shown.extend(shown);
         Ok(())
     }
@@ -319,6 +328,8 @@ impl Machine {
             half.due_ms = now_ms + facts.look_again_in_ms;
         }
         self.history.see_delayed(self.clock.as_ref());
+        let (waiting, found) = (self.history.timed_waiting(), store.timed_messages().unwrap());
+        hold(found == waiting, "D3", || format!("{waiting} messages waited for their time at the close, now {found}"))?;
         let log = crate::promises::read_log(store)?;
         self.ages = Ages::opened(&self.memory, &log, &self.options, self.clock.as_ref());
         Ok(())

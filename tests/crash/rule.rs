@@ -14,6 +14,8 @@ use txstore::record::{RecordView, TransactionType};
 use txstore::transaction::HalfCopy;
 use txstore::transaction::op::parse_op_body;
 
+use crate::waits::real_topic;
+
 /// A transaction as found in the log. Records are identified by their index in the log.
 #[derive(Clone, Debug, Default)]
 pub struct Transaction {
@@ -112,7 +114,7 @@ impl<'a> Rule<'a> {
                 }
             }
             _ if view.transaction_type() == TransactionType::Commit => {
-                if let Some(at) = self.find(key(view, view.topic), offset, offset < self.minimum) {
+                if let Some(at) = self.find(key(view, real_topic(view)), offset, offset < self.minimum) {
                     self.all[at].finals.push(number);
                     self.all[at].ended = true;
                 }

@@ -13,13 +13,14 @@ use txstore::base::error::Outcome;
 use txstore::base::names::HALF_TOPIC;
 use txstore::base::units::{QueueId, QueueOffset};
 use txstore::record::RecordView;
-use txstore::record::message::{Envelope, Parts};
+use txstore::record::message::Parts;
 use txstore::store::{NewMessage, Sent, Store, Unacknowledged, Wait};
 use txstore::transaction::HalfCopy;
 
 use crate::history::{GROUPS, Half, Held, TOPICS, broken, hold};
 use crate::machine::{Machine, TIMEOUT_MS};
 use crate::rule::Transaction;
+use crate::timed::{Time, envelope};
 
 const SET: &str = "TXSTORE_SET";
 
@@ -105,7 +106,15 @@ impl Sets {
 
 impl Machine {
     /// Stores the half messages of a transaction of several messages.
-    pub fn prepare_set(&mut self, store: &Store, which: usize, messages: usize, size: usize, owner: u32) -> Held {
+    pub fn prepare_set(
+        &mut self,
+        store: &Store,
+        which: usize,
+        messages: usize,
+        size: usize,
+        owner: u32,
+        time: Option<Time>,
+    ) -> Held {
         let group = GROUPS[which % 2];
         let begun = self.history.halves.len();
         let mut queues = Vec::new();
@@ -131,12 +140,13 @@ impl Machine {
                 due_ms: 0,
                 foreign: false,
                 part: None,
+                // Others of the same transaction have none.
+                time: time.filter(|_| index % 2 == which % 2),
             });
         }
         let halves = &self.history.halves[begun..];
-        let envelope =
-            |half: &Half| Envelope::new(&Parts { topic: &half.topic, keys: "h", ..Parts::default() }).unwrap();
-        let envelopes: Vec<_> = halves.iter().map(envelope).collect();
+        let of = |half: &Half| envelope(&Parts { topic: &half.topic, keys: "h", ..Parts::default() }, half.time);
+        let envelopes: Vec<_> = halves.iter().map(of).collect();
         let new: Vec<_> = (halves.iter().zip(&envelopes).zip(queues))
             .map(|((half, envelope), queue_id)| NewMessage { envelope, body: &half.body, queue_id })
             .collect();

@@ -31,6 +31,10 @@ pub struct Tally {
     pub expired: u64,
     /// Delayed messages and retries that were delivered.
     pub delivered: u64,
+    /// Messages that were delivered at a time of their own.
+    pub timed: u64,
+    /// Such messages that were recalled.
+    pub recalled: u64,
     /// Rows that local transactions committed in the model of a database.
     pub rows: u64,
     /// Transactions with such a row, or without it, that a check ended.
@@ -54,6 +58,8 @@ impl Tally {
         self.ends += other.ends;
         self.expired += other.expired;
         self.delivered += other.delivered;
+        self.timed += other.timed;
+        self.recalled += other.recalled;
         self.rows += other.rows;
         self.checked += other.checked;
         self.jumps += other.jumps;
@@ -408,6 +414,7 @@ impl Run {
         }
         (self.tally.ends, self.tally.expired) = (machine.ends, machine.expired);
         (self.tally.delivered, self.tally.jumps) = (machine.delivered, machine.jumps);
+        (self.tally.timed, self.tally.recalled) = (machine.delivered_timed, machine.recalled);
         (self.tally.rows, self.tally.checked) = (machine.database.committed, machine.database.checked);
         let all: Vec<u8> = crate::crash::files(&machine.memory, "")
             .into_iter()

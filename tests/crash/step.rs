@@ -2,17 +2,21 @@
 //!
 //! In:     a generator.
 //! Out:    steps.
-//! Not here: what a step does (machine.rs, rounds.rs, delays.rs, database.rs).
+//! Not here: what a step does (machine.rs, rounds.rs, delays.rs, timed.rs, database.rs).
 
 use txstore::store::{Decider, EndKind};
 
 use crate::chance::Chance;
 use crate::delays::LEVELS;
+use crate::timed::{AHEAD_MS, FAR_AHEAD_MS};
 
 /// Bodies, from those that share a sector to those that fill most of a file.
 const SIZES: [usize; 7] = [1, 20, 90, 200, 450, 900, 2_500];
 /// By how much the wall clock jumps, forwards or back.
 const JUMPS_MS: [i64; 6] = [5_000, 70_000, 3_600_000, 86_400_000, 400 * 86_400_000, 11_000 * 86_400_000];
+
+/// By how many milliseconds a message's time differs from now, and whether the client says it as a time span.
+pub type Ahead = (i64, bool);
 
 /// One action of a client or of the maintenance.
 #[derive(Clone, Debug)]
@@ -30,6 +34,7 @@ pub enum Step {
         owner: u32,
         named: bool,
         immunity: bool,
+        time: Option<Ahead>,
     },
     /// Stores the half messages of a transaction of several messages.
     PrepareSet {
@@ -37,6 +42,7 @@ pub enum Step {
         messages: usize,
         size: usize,
         owner: u32,
+        time: Option<Ahead>,
     },
     /// A producer that got no answer resends its half.
     Resend {
@@ -115,7 +121,17 @@ pub enum Step {
         which: usize,
         level: u8,
     },
-    /// Delivers delayed messages that are due.
+    /// Sends messages that are delivered at a given time, as one batch.
+    SendTimed {
+        topic: usize,
+        queue: i32,
+        times: Vec<Ahead>,
+    },
+    /// Recalls a message that waits for its time, or does no longer.
+    Recall {
+        which: usize,
+    },
+    /// Delivers delayed and timed messages that are due.
     Deliver {
         most: usize,
     },
@@ -124,6 +140,7 @@ pub enum Step {
         topic: usize,
         queue: i32,
         size: usize,
+        time: Option<Ahead>,
     },
     /// Ends such a local transaction, then its message unless the producer dies.
     EndRow {
@@ -145,6 +162,11 @@ fn kind(chance: &mut Chance) -> EndKind {
     chance.pick(&[EndKind::Commit, EndKind::Commit, EndKind::RollBack, EndKind::RollBack, EndKind::Discard])
 }
 
+fn ahead(chance: &mut Chance) -> Ahead {
+    let ms = if chance.one_in(8) { chance.pick(&FAR_AHEAD_MS) } else { chance.pick(&AHEAD_MS) };
+    (ms, chance.one_in(3))
+}
+
 fn decider(chance: &mut Chance) -> Decider {
     chance.pick(&[Decider::Producer, Decider::Producer, Decider::Producer, Decider::Operator])
 }
@@ -158,7 +180,7 @@ pub fn jump_ms(chance: &mut Chance) -> i64 {
 /// Chooses a step.
 pub fn step(chance: &mut Chance) -> Step {
     let (topic, queue, which) = (chance.index(2), chance.index(2) as i32, chance.index(1 << 20));
-    match chance.below(97) {
+    match chance.below(103) {
         0..=8 => {
             let messages = chance.pick(&[1, 1, 2, 4]);
             Step::Send { topic, queue, messages, size: chance.pick(&SIZES[..6]) }
@@ -170,6 +192,7 @@ pub fn step(chance: &mut Chance) -> Step {
             owner: u32::from(chance.one_in(4)),
             named: chance.one_in(2),
             immunity: chance.one_in(6),
+            time: chance.one_in(5).then(|| ahead(chance)),
         },
         21..=23 => Step::Resend { which, queue },
         24..=36 => Step::End { which, kind: kind(chance), decider: decider(chance) },
@@ -203,7 +226,10 @@ pub fn step(chance: &mut Chance) -> Step {
         }
         73..=74 => Step::Retry { which, level: chance.pick(&LEVELS) },
         75..=79 => Step::Deliver { most: chance.pick(&[1, 2, 100]) },
-        80..=83 => Step::BeginRow { topic, queue, size: chance.pick(&SIZES[..6]) },
+        80..=83 => {
+            let time = chance.one_in(5).then(|| ahead(chance));
+            Step::BeginRow { topic, queue, size: chance.pick(&SIZES[..6]), time }
+        }
         84..=86 => Step::EndRow { which, commits: !chance.one_in(4), dies: chance.one_in(2) },
         87 => Step::Retain { reserved_ms: chance.pick(&[0, 5_000, 60_000, 3_600_000, 259_200_000]) },
         93..=96 => Step::PrepareSet {
@@ -211,7 +237,13 @@ pub fn step(chance: &mut Chance) -> Step {
             messages: 1 + chance.index(5),
             size: chance.pick(&SIZES[..5]),
             owner: u32::from(chance.one_in(4)),
+            time: chance.one_in(5).then(|| ahead(chance)),
         },
+        97..=100 => {
+            let times = (0..chance.pick(&[1, 1, 2, 4])).map(|_| ahead(chance)).collect();
+            Step::SendTimed { topic, queue, times }
+        }
+        101..=102 => Step::Recall { which },
         92 => Step::FillDisk { kind: kind(chance) },
         _ => Step::Jump { ms: jump_ms(chance) },
     }
