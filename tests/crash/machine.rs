@@ -32,7 +32,7 @@ const IMMUNITY_S: i64 = 20;
 
 /// Properties that only the engine sets. A half that kept one of them would be another transaction, or one that was
 /// checked before.
-const FORGED: [(&str, &str); 12] = [
+const FORGED: [(&str, &str); 13] = [
     ("UNIQ_KEY", "ID-1"),
     ("TRAN_MSG", "true"),
     ("PGROUP", "strangers"),
@@ -45,6 +45,7 @@ const FORGED: [(&str, &str); 12] = [
     ("TIMER_OUT_MS", "1"),
     ("TXSTORE_DELIVER_MS", "1"),
     ("TIMER_DEL_UNIQKEY", "orders_ID-1"),
+    ("TXSTORE_HANDED_OVER_MS", "1"),
 ];
 
 /// Returns the envelope of a message with properties like the engine's own, as a remote client may send it. In this

@@ -16,9 +16,9 @@ use crate::base::names;
 use crate::base::units::TimestampMs;
 use crate::record::layout::{PROPERTIES_MAX, SYS_COMPRESSED, SYS_COMPRESSION_MASK};
 use crate::record::properties::{
-    self, DELAY, KEY_SEPARATOR, KEYS, PRODUCER_GROUP, Properties, REAL_QUEUE_ID, REAL_TOPIC, SHARDING_KEY, TAGS,
-    TIMER_DELIVER_MS, TIMER_OUT_MS, TIMER_RECALLED, TRANSACTION_CHECK_TIMES, TRANSACTION_ID, TRANSACTION_PREPARED,
-    TRANSACTION_PREPARED_QUEUE_OFFSET, TRANSACTION_SET, TRANSACTION_TIMER, UNIQUE_KEY,
+    self, DELAY, HANDED_OVER, KEY_SEPARATOR, KEYS, PRODUCER_GROUP, Properties, REAL_QUEUE_ID, REAL_TOPIC, SHARDING_KEY,
+    TAGS, TIMER_DELIVER_MS, TIMER_OUT_MS, TIMER_RECALLED, TRANSACTION_CHECK_TIMES, TRANSACTION_ID,
+    TRANSACTION_PREPARED, TRANSACTION_PREPARED_QUEUE_OFFSET, TRANSACTION_SET, TRANSACTION_TIMER, UNIQUE_KEY,
 };
 use crate::record::timer::{TIMERS, Timer};
 
@@ -26,7 +26,8 @@ use crate::record::timer::{TIMERS, Timer};
 pub const DELAY_LEVEL_MAX: u8 = 18;
 
 /// The properties that only the engine sets, and adds again where needed. A half message that arrived with one of these
-/// would be mistaken for a broker's copy of a half message, and a message with a time for the recall of another.
+/// would be mistaken for a broker's copy of a half message, and a message with a time for the recall of another, or
+/// for one of another time.
 pub(crate) const ENGINES_OWN: &[&str] = &[
     UNIQUE_KEY,
     TRANSACTION_PREPARED,
@@ -40,6 +41,7 @@ pub(crate) const ENGINES_OWN: &[&str] = &[
     TRANSACTION_TIMER,
     TIMER_OUT_MS,
     TIMER_RECALLED,
+    HANDED_OVER,
 ];
 
 /// A message without its body.

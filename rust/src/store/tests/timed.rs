@@ -141,12 +141,13 @@ fn a_recalled_message_is_never_delivered() {
 }
 
 #[test]
-fn a_client_cannot_make_its_message_look_like_a_recall() {
+fn a_client_cannot_make_its_message_look_like_a_recall_or_one_of_another_time() {
     let bench = Bench::sync();
     let store = bench.open();
     let due_ms = bench.clock.wall().0 + HOUR_MS;
-    let properties =
-        format!("TIMER_DELIVER_MS\x01{due_ms}\x02TIMER_DEL_UNIQKEY\x01orders_ID-1\x02UNIQ_KEY\x01ID-2\x02");
+    let properties = format!(
+        "TIMER_DELIVER_MS\x01{due_ms}\x02TIMER_DEL_UNIQKEY\x01orders_ID-1\x02TXSTORE_HANDED_OVER_MS\x011\x02UNIQ_KEY\x01ID-2\x02"
+    );
     let born_host = "127.0.0.1:40000".parse().unwrap();
     let origin = Origin { unique_id: None, sys_flag: 0, born_timestamp: TimestampMs(1), born_host, reconsume_times: 0 };
     let envelope = Envelope::received(Topic::new("orders").unwrap(), &properties, 0, origin).unwrap();
@@ -157,7 +158,7 @@ fn a_client_cannot_make_its_message_look_like_a_recall() {
     let bench = bench.killed();
     bench.memory.unlink("txstore/snapshot").unwrap();
     let store = bench.open();
-    assert_eq!(store.timed_messages().unwrap(), 1);
+    assert_eq!((store.timed_messages().unwrap(), deliver(&store)), (1, (0, Some(HOUR_MS))));
     bench.clock.advance(HOUR_MS);
     assert_eq!(deliver(&store), (1, None));
     assert_eq!(bodies(&store, "orders", 1), [b"later"]);
