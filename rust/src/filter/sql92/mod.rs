@@ -64,6 +64,9 @@ impl PartialEq for Expression {
 
 impl Eq for Expression {}
 
+/// The most characters of an expression that an error shows.
+const SHOWN_MAX: usize = 200;
+
 /// Why a text is not an expression.
 #[derive(Debug, PartialEq, Eq)]
 struct Fault {
@@ -76,7 +79,12 @@ impl Fault {
     fn error(&self, text: &str) -> Error {
         let before = text.get(..self.at).unwrap_or(text);
         let position = before.chars().count() + 1;
-        let shown: String = text.chars().take(200).collect();
+        let mut length = 0;
+        let fits = |character: char| {
+            length += character.escape_debug().count();
+            (length <= SHOWN_MAX).then_some(character)
+        };
+        let shown: String = text.chars().map_while(fits).collect();
         Error::InvalidOption {
             option: "sql".to_owned(),
             what: format!("{} at position {position} of the expression {shown:?}", self.what),

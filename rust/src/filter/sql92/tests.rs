@@ -149,6 +149,14 @@ fn what_rocketmq_refuses_is_refused_with_its_position() {
 }
 
 #[test]
+fn an_error_is_short_whatever_the_expression_has() {
+    for text in ["\u{1}".repeat(16_000), "ü".repeat(16_000), "\u{10ffff}".repeat(4_000)] {
+        let error = Expression::parse(&text).unwrap_err().to_string();
+        assert!(error.chars().count() < 400, "{error}");
+    }
+}
+
+#[test]
 fn text_after_the_end_is_refused_though_rocketmq_ignores_it() {
     for (text, position) in [("a = 1 b = 2", 7), ("a = 1)", 6), ("a = 007", 6), ("a = 1 NOT", 7), ("a = 5L5", 7)] {
         let error = Expression::parse(text).unwrap_err().to_string();
