@@ -14,7 +14,7 @@ use txstore::record::properties;
 use txstore::record::timer::Timer;
 use txstore::store::{NewMessage, Recall, Store, StoredRecord, Unacknowledged, Wait};
 
-use crate::history::{Half, Held, History, Message, TOPICS, hold};
+use crate::history::{Half, Held, History, Message, TOPICS, broken, hold};
 use crate::machine::{Machine, forged_envelope};
 use crate::promises::Found;
 use crate::waits::{AFTER, AT, OF_HALF, REAL_QUEUE, REAL_TOPIC, WAITING, due_ms, is_committed};
@@ -240,21 +240,33 @@ impl Machine {
             hold(is_refused || faulty, "D3", || format!("{wrong:?} of {one:?} gave {recalled:?}"))?;
         }
         hold(Self::log_end(store) == before, "D3", || format!("a refused recall of {one:?} wrote"))?;
-        let is_waiting = one.is_waiting();
-        self.history.timed[at].recall_tried |= is_waiting;
+        // A half that was resent long after its end is another transaction with the same names.
+        let names = (&one.topic, &one.id, one.due_ms);
+        let timed = &self.history.timed;
+        let same: Vec<usize> = (0..timed.len())
+            .filter(|at| timed[*at].is_waiting() && (&timed[*at].topic, &timed[*at].id, timed[*at].due_ms) == names)
+            .collect();
+        let tried: Vec<bool> = same.iter().map(|at| timed[*at].recall_tried).collect();
+        for at in &same {
+            self.history.timed[*at].recall_tried = true;
+        }
         match store.recall(&recall).and_then(Unacknowledged::acknowledged) {
             Ok(physical_offset) => {
-                let fits = is_waiting && one.physical_offset == Some(physical_offset.0);
-                hold(fits, "D3", || format!("{physical_offset:?} was recalled: {one:?}"))?;
+                let is_it = |at: &&usize| self.history.timed[**at].physical_offset == Some(physical_offset.0);
+                let Some(it) = same.iter().find(is_it) else {
+                    return broken("D3", format!("{physical_offset:?} was recalled: {one:?}"));
+                };
                 let end = Self::log_end(store);
-                self.history.timed[at].ended = Some((End::Recalled, None, end));
+                self.history.timed[*it].ended = Some((End::Recalled, None, end));
                 self.is_durable(end);
                 self.recalled += 1;
                 Ok(())
             }
             Err(Error::MessageNotFound { .. }) => {
-                self.history.timed[at].recall_tried = one.recall_tried;
-                hold(!is_waiting || faulty, "D3", || format!("it is not found: {one:?}"))?;
+                for (at, tried) in same.iter().zip(tried) {
+                    self.history.timed[*at].recall_tried = tried;
+                }
+                hold(same.is_empty() || faulty, "D3", || format!("it is not found: {one:?}"))?;
                 hold(Self::log_end(store) == before, "D3", || format!("a refused recall of {one:?} wrote"))
             }
             Err(error) => self.note::<()>(Err(error)).map(|_| ()),
