@@ -18,7 +18,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -38,6 +38,8 @@ from tests.remoting_requests import (
     pulling,
 )
 from tests.unit.test_server_metrics import WITH_METRICS, Seen
+from tests.unit.test_slaves import Slave, copied, end_of, files_of, register, send
+from tests.unit.test_slaves import serve as serve_a_master
 from tests.unit.test_wheel import install, new_environment
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, Server
@@ -179,10 +181,13 @@ def test_page_shows_the_dockerfile_and_its_command_serves(tmp_path: Path) -> Non
 @pytest.mark.skipif("TXSTORE_WHEEL" not in os.environ, reason="TXSTORE_WHEEL names no wheel of this tree (make build)")
 def test_steps_of_the_dockerfile_work_in_a_clean_environment(tmp_path: Path) -> None:
     """What `docker build` would do, with a wheel of this tree, as far as that is possible without Docker."""
-    (wanted,) = re.findall(r"pip install --no-cache-dir '(txstore\[[\w,]+\])'", dict(dockerfile())["RUN"])
+    steps = dict(dockerfile())
+    (_, wheels) = steps["COPY"].split()
+    (found, extras) = re.findall(r'pip install --no-cache-dir "\$\(ls ([^)]+)\)(\[[\w,]+\])"', steps["RUN"])[0]
     wheel = Path(os.environ["TXSTORE_WHEEL"]).resolve()
+    assert PurePosixPath(wheels, wheel.name).match(found)
     python = new_environment(tmp_path / "venv")
-    install(python, f"{wanted} @ {wheel.as_uri()}")
+    install(python, f"{wheel}{extras}")
     check_the_entry([str(python.with_name(entry()[0]))], tmp_path)
     check = json.loads(dict(dockerfile())["HEALTHCHECK"].partition("CMD ")[2])
     refused = subprocess.run([str(python), *check[1:]], capture_output=True, text=True, timeout=60, check=False)
@@ -267,6 +272,18 @@ def selectors(expression: Any) -> Iterator[Any]:
         yield from selectors(argument)
 
 
+def seen_with_a_slave(directory: Path) -> Seen:
+    """What a master with a slave of RocketMQ exports."""
+    with serve_a_master(directory / "master", metrics="127.0.0.1:0") as master:
+        send(master, 10)
+        end = end_of(master)
+        with copied(directory / "slave", files_of(directory / "master", end)) as slave:
+            register(master, str(slave.address))
+            with Slave(master, end):
+                eventually(lambda: "slave" in Seen(master).labels_of("txstore_slave_lag_bytes"))
+                return Seen(master)
+
+
 def test_every_metric_of_the_dashboard_is_exported_with_its_labels(broker: EmbeddedBroker, tmp_path: Path) -> None:
     promql = pytest.importorskip("promql_parser")
     database = Database(tmp_path / "orders.db")
@@ -282,19 +299,24 @@ def test_every_metric_of_the_dashboard_is_exported_with_its_labels(broker: Embed
         with txstore.serve(tmp_path / "copy", listen="127.0.0.1:0", name_server=None, replica_of=server.address):
             eventually(lambda: server.native.replicas() != [])
             seen = Seen(server)
+    with_a_slave = seen_with_a_slave(tmp_path)
+
+    def labels_of(name: str) -> set[str]:
+        return seen.labels_of(name) | with_a_slave.labels_of(name)
+
     asked = set()
     for text in expressions():
         for selector in selectors(promql.parse(text)):
             if selector.name is None:  # A variable that matches several names.
                 continue
             asked.add(selector.name)
-            labels = seen.labels_of(selector.name)
+            labels = labels_of(selector.name)
             assert labels, f"{selector.name} is not exported: {text}"
             assert {matcher.name for matcher in selector.matchers.matchers} <= labels, text
         for grouped in re.findall(r"by \(([\w, ]+)\)", text):
             names = {name.strip() for name in grouped.split(",")}
             (metric,) = {selector.name for selector in selectors(promql.parse(text))}
-            assert names <= seen.labels_of(metric), text
+            assert names <= labels_of(metric), text
     # The dashboard shows every exported metric.
     assert {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in asked} == set(seen.kinds)
 
