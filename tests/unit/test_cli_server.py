@@ -289,6 +289,7 @@ NAMED = {
     "replica forget": "replica forget --help",
     "replica promote": "replica promote --help",
     "replica promote {address}": "replica promote --help",
+    "replica status": "replica status {address}",
     "serve": "serve --help",
     "serve PATH --replica-of ADDRESS": "serve --help",
     "store check": "store check {path}",
@@ -351,6 +352,7 @@ def test_command_of_a_hint_runs(command: str, run: Run, path: Path, server: Remo
     names = {
         "{id}": begin(server),
         "{discarded}": discarded,
+        "{address}": server.address,
         "{path}": str(path),
         "{closed}": str(closed),
         "{new}": str(tmp_path / "new.store"),
