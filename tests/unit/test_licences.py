@@ -1,6 +1,7 @@
-"""Guards the licences of the crates in a wheel: each may be part of software under the Apache License 2.0.
+"""Guards the crates that are compiled: their licences, and both lock files.
 
-The wheel also names them, in its SBOM (`*.dist-info/sboms/`), which `make wheels` looks for.
+Each crate in a wheel may be part of software under the Apache License 2.0. The wheel also names them, in its SBOM
+(`*.dist-info/sboms/`), which `make wheels` looks for.
 """
 
 from __future__ import annotations
@@ -45,10 +46,20 @@ def test_an_expression_is_understood(expression: str, accepted: bool) -> None:
     assert is_accepted(expression) == accepted
 
 
+def metadata(directory: Path) -> subprocess.CompletedProcess[str]:
+    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--all-features"]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(shutil.which("cargo") is None, reason="cargo is not here")
+def test_the_lock_file_of_fuzzing_has_what_the_engine_needs() -> None:
+    done = metadata(ROOT / "fuzz")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.skipif(shutil.which("cargo") is None, reason="cargo is not here")
 def test_crates_have_accepted_licences() -> None:
-    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--all-features"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = metadata(ROOT)
     licences = {package["name"]: package["license"] or "" for package in json.loads(done.stdout)["packages"]}
     assert "pyo3" in licences
     assert [name for name, licence in licences.items() if not is_accepted(licence)] == []
