@@ -54,6 +54,11 @@ class Theirs:
         assert not result.get("failed"), result
         return float(result["rate"])
 
+    def slow_append_us(self, seconds: float, **facts: Any) -> float:
+        """The time of an append in microseconds that one in a thousand exceeds, on a new store."""
+        with self.broker() as (_, call):
+            return float(call("latency", **facts, seconds=seconds)["p999_us"])
+
     def check(self, count: int, pending_every: int, check_rounds: int, body_bytes: int) -> rocketmq.Facts:
         """`check_rounds` over so many halves, each `pending_every`-th pending: seconds awake, bytes, checks to do."""
         with self.broker() as (_, call):

@@ -33,7 +33,8 @@ final class Engine {
     private final String topic;
     private final byte[] body;
     private final int threads;
-    private final int count;
+    private final long count;
+    private final long nanos;
 
     Engine(BrokerController broker, JSONObject arguments) {
         store = broker.getMessageStore();
@@ -41,7 +42,8 @@ final class Engine {
         topic = arguments.getString("topic");
         body = new byte[arguments.getIntValue("body_bytes")];
         threads = arguments.getIntValue("threads", 1);
-        count = arguments.getIntValue("count");
+        count = arguments.getLongValue("count");
+        nanos = (long) (arguments.getDoubleValue("seconds") * 1e9);
     }
 
     static Object append(BrokerController broker, JSONObject arguments) throws Exception {
@@ -54,23 +56,47 @@ final class Engine {
         return engine.rate(engine::transaction);
     }
 
-    /** Reads a queue in order by 32, each message decoded with its body and properties. */
+    /** Appends one after the other: the time in microseconds that at most one in a thousand exceeds. */
+    static Object latency(BrokerController broker, JSONObject arguments) throws Exception {
+        Engine engine = new Engine(broker, arguments);
+        long[] times = new long[1 << 20];
+        long done = 0;
+        long begin = System.nanoTime();
+        for (long before = begin; engine.more(done, begin); done++) {
+            check(engine.store.putMessage(engine.message()));
+            long now = System.nanoTime();
+            times[(int) Math.min((now - before) / 1000, times.length - 1)]++;
+            before = now;
+        }
+        long slower = done / 1000;
+        int micros = times.length - 1;
+        while (micros > 0 && times[micros] <= slower) {
+            slower -= times[micros--];
+        }
+        return new JSONObject().fluentPut("p999_us", micros + 1);
+    }
+
+    /**
+     * Reads a queue in order by 32, each message decoded with its body and properties; from the start again at the end
+     * if the work is limited by time.
+     */
     static Object read(BrokerController broker, JSONObject arguments) throws Exception {
         Engine engine = new Engine(broker, arguments);
         long begin = System.nanoTime();
         long offset = 0;
         long seen = 0;
-        while (seen < engine.count) {
+        while (engine.more(seen, begin)) {
             GetMessageResult found = engine.store.getMessage(GROUP, engine.topic, 0, offset, 32, null);
             try {
                 for (ByteBuffer bytes : found.getMessageBufferList()) {
                     MessageExt message = MessageDecoder.decode(bytes, true, false);
                     seen += message.getBody().length == engine.body.length ? 1 : 0;
                 }
-                if (found.getNextBeginOffset() <= offset) {
+                boolean ends = found.getNextBeginOffset() <= offset;
+                if (ends && (engine.nanos == 0 || offset == 0)) {
                     throw new IllegalStateException("the queue ends at " + offset);
                 }
-                offset = found.getNextBeginOffset();
+                offset = ends ? 0 : found.getNextBeginOffset();
             } finally {
                 found.release();
             }
@@ -139,20 +165,28 @@ final class Engine {
         }
     }
 
+    /** Whether there is more to do after `done` things: up to the count, or if there is a time, until it is over. */
+    private boolean more(long done, long begin) {
+        return nanos == 0 ? done < count : System.nanoTime() - begin < nanos;
+    }
+
     private JSONObject rate(Work work) throws Exception {
-        AtomicLong left = new AtomicLong(count);
+        AtomicLong begun = new AtomicLong();
+        AtomicLong done = new AtomicLong();
         AtomicLong failed = new AtomicLong();
         Thread[] workers = new Thread[threads];
         long begin = System.nanoTime();
         for (int number = 0; number < threads; number++) {
             workers[number] = new Thread(() -> {
-                while (left.getAndDecrement() > 0) {
+                long mine = 0;
+                for (; more(begun.getAndIncrement(), begin); mine++) {
                     try {
                         work.once();
                     } catch (Exception problem) {
                         failed.incrementAndGet();
                     }
                 }
+                done.addAndGet(mine);
             });
             workers[number].start();
         }
@@ -160,6 +194,6 @@ final class Engine {
             worker.join();
         }
         double seconds = (System.nanoTime() - begin) / 1e9;
-        return new JSONObject().fluentPut("rate", count / seconds).fluentPut("failed", failed.get());
+        return new JSONObject().fluentPut("rate", done.get() / seconds).fluentPut("failed", failed.get());
     }
 }

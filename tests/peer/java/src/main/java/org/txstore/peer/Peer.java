@@ -61,6 +61,7 @@ public final class Peer {
         commands.put("resume", Admin::resume);
         commands.put("status", Admin::status);
         commands.put("engine.append", arguments -> Engine.append(controller(arguments), arguments));
+        commands.put("engine.latency", arguments -> Engine.latency(controller(arguments), arguments));
         commands.put("engine.transact", arguments -> Engine.transact(controller(arguments), arguments));
         commands.put("engine.read", arguments -> Engine.read(controller(arguments), arguments));
         commands.put("engine.halves", arguments -> Checks.halves(controller(arguments), arguments));
