@@ -1,47 +1,81 @@
 """Ports for servers whose address must be known before they listen, or that restart at the same one.
 
 Always: below the range from which the kernel takes the ports of outgoing connections and of listeners at port 0, so
-        nothing else takes one between two lives of its server; and each process of a run has a part of its own.
+        nothing else takes one between two lives of its server; and each process, of this run and of others on the
+        machine, has a part of its own, which a locked file keeps for it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
-import re
 import socket
+import tempfile
+from collections.abc import Iterator
 from contextlib import closing
+from functools import cache
+from pathlib import Path
 
 FIRST, LAST = 10_000, 32_000
-_PART = 1_000
+_PART = 500
 _PARTS = (LAST - FIRST) // _PART
+_LOCKS = Path(tempfile.gettempdir()) / f"txstore-test-ports-{os.getuid()}"
 
 
-def part(worker: str, run: int) -> range:
-    """The ports of one process: those of one run's workers are apart, and those of two runs most of the time."""
-    number = int(found[1]) if (found := re.fullmatch(r"gw(\d+)", worker)) else 0
-    first = FIRST + (run + number) % _PARTS * _PART
-    return range(first, first + _PART)
+class Part:
+    """Ports that no other process takes, until this one ends or lets go."""
+
+    def __init__(self, directory: Path) -> None:
+        """Takes a part that is free. Raises OSError if there is none."""
+        directory.mkdir(exist_ok=True)
+        for number in range(_PARTS):
+            lock = os.open(directory / str(number), os.O_RDWR | os.O_CREAT)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                continue
+            self._lock = lock
+            first = FIRST + number * _PART
+            self.ports = range(first, first + _PART)
+            """They are in turn, so that one is not given again soon."""
+            return
+        raise OSError(f"all {_PARTS} parts of the ports {FIRST} to {LAST} are taken by other tests")
+
+    def let_go(self) -> None:
+        os.close(self._lock)
 
 
 def _is_free(port: int) -> bool:
+    """Whether nothing listens at a port of any address: RocketMQ's port for slaves listens at all of them."""
     try:
-        with closing(socket.create_server(("127.0.0.1", port))):
+        with closing(socket.create_server(("", port))):
             return True
     except OSError:
         return False
 
 
-_worker = os.environ.get("PYTEST_XDIST_WORKER", "")
-_ports = itertools.cycle(part(_worker, os.getppid() if _worker else os.getpid()))
+@cache
+def _part() -> Part:
+    return Part(_LOCKS)
 
 
-def free_port(neighbour: int = 0) -> int:
-    """A port of the loopback on which no server listens, and that no other call returns for a while.
+@cache
+def _ports() -> Iterator[int]:
+    return itertools.cycle(_part().ports)
 
-    `neighbour`: the distance of another port that must be free, too.
+
+def free_port(below: int = 0) -> int:
+    """A port at which no server listens, and that no other call returns for a while.
+
+    `below`: so far below it is another port that is given with it. RocketMQ listens at the one that is 2 below, too.
     """
-    for port in itertools.islice(_ports, _PART):
-        if _is_free(port) and (neighbour == 0 or _is_free(port + neighbour)):
+    given: set[int] = set()
+    for port in itertools.islice(_ports(), _PART):
+        if not _is_free(port):
+            continue
+        given.add(port)
+        if port - below in given:
             return port
     raise OSError(f"all {_PART} ports are in use")

@@ -307,7 +307,8 @@ class Peer:
         """Starts a broker on a store; `config` as in MessageStoreConfig, `settings` as in BrokerConfig (without
         `listenPort` it takes a free one). `namesrvAddr` names other name servers that it registers with, so several
         brokers are a cluster."""
-        facts = self.call("broker.start", store=str(store), store_config=dict(config), broker_config=dict(settings))
+        own = {"listenPort": ports.free_port(below=2), **settings}
+        facts = self.call("broker.start", store=str(store), store_config=dict(config), broker_config=own)
         return EmbeddedBroker(self, facts)
 
     def slave(
@@ -319,7 +320,7 @@ class Peer:
             store=str(store),
             names=names,
             store_config={**config, "brokerRole": "SLAVE"},
-            broker_config={"brokerId": 1, **settings},
+            broker_config={"brokerId": 1, "listenPort": ports.free_port(below=2), **settings},
         )
         return EmbeddedBroker(self, facts)
 

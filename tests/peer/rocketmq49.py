@@ -59,7 +59,7 @@ class RocketMQ49:
         self._command = [java, *JAVA, f"-Duser.home={home}", "-classpath", str(packages / "*")]
         self.names = f"127.0.0.1:{free_port()}"
         # RocketMQ listens at the port two below, too.
-        self._listen = free_port(neighbour=-2)
+        self._listen = free_port(below=2)
         self._processes: list[subprocess.Popen[str]] = []
 
     def start(self) -> None:

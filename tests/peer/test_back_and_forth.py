@@ -10,13 +10,11 @@ from __future__ import annotations
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ import txstore
 from tests.copies import killed_copy
 from tests.peer import agreement
 from tests.peer.rocketmq import SHORT_DELAYS, SHORT_TIMES, SIZES, SMALL, EmbeddedBroker, Peer, Producer, message
+from tests.ports import free_port
 from txstore import BrokerConfig, LocalTransactionState, Message, TransactionListener
 from txstore.message import TransactionMessage
 
@@ -283,15 +282,6 @@ class Theirs:
             self._game.begun(plan, result["transaction_id"])
 
 
-def free_port() -> int:
-    """A port whose second neighbour below is free as well: a broker's fast lane."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as one, suppress(OSError):
-            port: int = one.getsockname()[1]
-            with socket.create_server(("127.0.0.1", port - 2)):
-                return port
-
-
 def wait_until(done: Callable[[], bool]) -> None:
     deadline = time.monotonic() + TURN_TIMEOUT_S
     while not done():
@@ -301,7 +291,7 @@ def wait_until(done: Callable[[], bool]) -> None:
 
 def test_store_moves_back_and_forth(rocketmq: Peer, tmp_path: Path) -> None:
     print(f"seed {SEED}")
-    game = Game(tmp_path / "store", rocketmq, random.Random(SEED), free_port())
+    game = Game(tmp_path / "store", rocketmq, random.Random(SEED), free_port(below=2))
     for game.turn in range(TURNS):
         game.play()
     expected = game.expected()

@@ -59,7 +59,7 @@ class Master:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        port = free_port(-2)
+        port = free_port(below=2)
         self.address = f"127.0.0.1:{port}"
         self.settings: Facts = {"listenPort": port, "brokerIP2": "127.0.0.1"}
         self.sizes: Facts = SMALL | {"haListenPort": free_port()}

@@ -47,7 +47,7 @@ class Master:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.address, self.names, self.ha = (f"127.0.0.1:{free_port(-2)}" for _ in range(3))
+        self.address, self.names, self.ha = (f"127.0.0.1:{free_port(below=2)}" for _ in range(3))
 
     def serve(self, **options: Any) -> Server:
         sizes = {} if self.path.exists() else SIZES

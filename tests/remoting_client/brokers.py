@@ -40,7 +40,7 @@ class RocketMQ:
         self._home: peer.Home = request.getfixturevalue("peer_home")
         self._store = request.getfixturevalue("tmp_path") / "store"
         # RocketMQ listens at the port two below, too.
-        self._settings = peer.SHORT_TIMES | {"transactionCheckMax": 15, "listenPort": free_port(neighbour=-2)}
+        self._settings = peer.SHORT_TIMES | {"transactionCheckMax": 15, "listenPort": free_port(below=2)}
         self._proxy = Proxy(1)
         self.names = self._proxy.address
         self._process: peer.Peer | None = None

@@ -89,7 +89,7 @@ class Slave:
 
 def serve(path: Path, **options: Any) -> Server:
     """A master: the port two below its own must be free."""
-    listen = f"127.0.0.1:{free_port(-2)}"
+    listen = f"127.0.0.1:{free_port(below=2)}"
     return txstore.serve(path, **(QUIET | {"listen": listen, "ha_listen": "127.0.0.1:0"} | options))
 
 

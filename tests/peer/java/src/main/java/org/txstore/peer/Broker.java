@@ -3,7 +3,6 @@ package org.txstore.peer;
 import com.alibaba.fastjson2.JSONArray;
 import com.alibaba.fastjson2.JSONObject;
 import java.io.IOException;
-import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.nio.charset.StandardCharsets;
@@ -27,6 +26,9 @@ import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
 /** A name server and a broker on a store, on loopback ports of their own, until stopped (or until the process is killed). */
 final class Broker implements Peer.Handled {
     private static final long ROUTE_TIMEOUT_MS = 60_000;
+    private static final long CLOSE_TIMEOUT_MS = 60_000;
+    /** So far below its port a broker listens, too, for its fast lane. */
+    private static final int FAST_BELOW = 2;
     /** Null: a slave, which knows only the name server of its master. */
     private final NamesrvController names;
     private final BrokerController broker;
@@ -41,20 +43,17 @@ final class Broker implements Peer.Handled {
     static Broker start(JSONObject arguments) throws Exception {
         MessageStoreConfig storeConfig = Settings.store(arguments);
         BrokerConfig brokerConfig = Settings.broker(arguments);
-        NettyServerConfig namesServer = server("127.0.0.1");
+        // Port 0: it listens at a free one.
+        NettyServerConfig namesServer = server("127.0.0.1", 0);
         NamesrvController names = new NamesrvController(new NamesrvConfig(), namesServer);
         BrokerController broker = null;
         try {
             check(names.initialize(), "the name server refuses to initialize");
             names.start();
             String namesAddress = "127.0.0.1:" + namesServer.getListenPort();
-            NettyServerConfig server = server(brokerConfig.getBrokerIP1());
-            if (arguments.getJSONObject("broker_config").containsKey("listenPort")) {
-                server.setListenPort(brokerConfig.getListenPort());
-            }
+            NettyServerConfig server = server(brokerConfig.getBrokerIP1(), brokerConfig.getListenPort());
             String others = arguments.getJSONObject("broker_config").getString("namesrvAddr");
             brokerConfig.setNamesrvAddr(others == null ? namesAddress : namesAddress + ";" + others);
-            brokerConfig.setListenPort(server.getListenPort());
             broker = new BrokerController(
                 brokerConfig, server, new NettyClientConfig(), storeConfig, Settings.auth(arguments));
             // It looks through the packages for classes in a way that two at once disturb.
@@ -71,13 +70,12 @@ final class Broker implements Peer.Handled {
         }
     }
 
-    /** A slave, at a port of its own. Its only name server is `names`, which tells it where its master is. */
+    /** A slave. Its only name server is `names`, which tells it where its master is. */
     static Broker slave(JSONObject arguments) throws Exception {
         BrokerConfig brokerConfig = Settings.broker(arguments);
-        NettyServerConfig server = server(brokerConfig.getBrokerIP1());
+        NettyServerConfig server = server(brokerConfig.getBrokerIP1(), brokerConfig.getListenPort());
         String names = arguments.getString("names");
         brokerConfig.setNamesrvAddr(names);
-        brokerConfig.setListenPort(server.getListenPort());
         BrokerController broker =
             new BrokerController(brokerConfig, server, new NettyClientConfig(), Settings.store(arguments), null);
         try {
@@ -105,22 +103,11 @@ final class Broker implements Peer.Handled {
         }
     }
 
-    /** A port whose neighbour two below is free as well: the broker listens there for its fast lane. */
-    private static NettyServerConfig server(String address) throws IOException {
-        InetAddress host = InetAddress.getByName(address);
-        for (int tries = 0; tries < 1_000; tries++) {
-            try (ServerSocket port = new ServerSocket(0, 1, host);
-                ServerSocket fast = new ServerSocket()) {
-                fast.bind(new InetSocketAddress(host, port.getLocalPort() - 2));
-                NettyServerConfig config = new NettyServerConfig();
-                config.setBindAddress(address);
-                config.setListenPort(port.getLocalPort());
-                return config;
-            } catch (IOException taken) {
-                continue;
-            }
-        }
-        throw new IOException("no two free ports at " + address);
+    private static NettyServerConfig server(String address, int port) {
+        NettyServerConfig config = new NettyServerConfig();
+        config.setBindAddress(address);
+        config.setListenPort(port);
+        return config;
     }
 
     /** The first registration may find no name server yet, and the next would come only after ten seconds. */
@@ -199,12 +186,12 @@ final class Broker implements Peer.Handled {
         return broker;
     }
 
-    Object stop() {
+    Object stop() throws InterruptedException {
         shutDown(broker, names);
         return null;
     }
 
-    private static void shutDown(BrokerController broker, NamesrvController names) {
+    private static void shutDown(BrokerController broker, NamesrvController names) throws InterruptedException {
         try (Hurry hurry = new Hurry()) {
             if (broker != null) {
                 broker.shutdown();
@@ -212,6 +199,34 @@ final class Broker implements Peer.Handled {
             if (names != null) {
                 names.shutdown();
             }
+        }
+        if (broker != null) {
+            awaitClosed(broker);
+        }
+    }
+
+    /**
+     * RocketMQ closes its ports on other threads, some time after its shutdown has returned. Who starts a broker at the
+     * same ports would find them in use.
+     */
+    private static void awaitClosed(BrokerController broker) throws InterruptedException {
+        int listen = broker.getNettyServerConfig().getListenPort();
+        long deadline = System.currentTimeMillis() + CLOSE_TIMEOUT_MS;
+        for (int port : new int[] {listen, listen - FAST_BELOW, broker.getMessageStoreConfig().getHaListenPort()}) {
+            while (port > 0 && isTaken(port)) {
+                check(System.currentTimeMillis() < deadline, "a broker that was stopped still listens at " + port);
+                Thread.sleep(10);
+            }
+        }
+    }
+
+    private static boolean isTaken(int port) {
+        try (ServerSocket socket = new ServerSocket()) {
+            socket.setReuseAddress(true);
+            socket.bind(new InetSocketAddress(port));
+            return false;
+        } catch (IOException taken) {
+            return true;
         }
     }
 }
