@@ -41,16 +41,34 @@ def serving(path: Path, *options: str, **environment: str) -> Iterator[tuple[sub
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
     ) as process:
         try:
-            assert process.stdout is not None
             addresses: dict[str, str] = {}
             if "json" in options:
-                addresses = json.loads(process.stdout.readline())
+                addresses = json.loads(printed(process))
             while len(addresses) < 1 + ("--unix" in options):
-                what, _, where = process.stdout.readline().strip().rpartition(" ")
+                what, _, where = printed(process).strip().rpartition(" ")
                 addresses[what.strip()] = where
             yield process, addresses
         finally:
             process.kill()
+
+
+def printed(process: subprocess.Popen[str]) -> str:
+    """The next line that a server prints. Fails with what it said if it ended instead."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, f"the server ended with code {process.wait()}: {process.communicate()[1]}"
+    return line
+
+
+@pytest.mark.parametrize("options", [[], ["--log", "json"]])
+def test_server_that_ends_at_once_does_not_count_as_started(tmp_path: Path, options: list[str]) -> None:
+    """Otherwise no test with such a server could fail because of it."""
+    wrong = [*options, "--set", "flush_disk_typ=SYNC_FLUSH"]
+    with (
+        pytest.raises(AssertionError, match=r"ended with code 2: [^#]*did you mean"),
+        serving(tmp_path / "store", *wrong),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -198,8 +216,7 @@ def test_connections_leave_file_handles_for_the_store(tmp_path: Path) -> None:
     command += ["--set", "mapped_file_size_commit_log=1048576", "--set", "max_message_size=65536"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
-            addresses = json.loads(process.stdout.readline())
+            addresses = json.loads(printed(process))
             with ExitStack() as stack, Wire(addresses["broker"]) as wire:
                 assert wire.call(SEND_V2, FIELDS, b"x").code == 0
                 for _ in range(250):
