@@ -165,6 +165,9 @@ def test_what_cannot_be_sent_is_refused_before_anything_is_written(
     broker: EmbeddedBroker, producer: OutboxProducer, kind: Kind
 ) -> None:
     with session_of(kind) as session:
+        far = Message("orders", b"far", deliver_at=datetime.now(UTC) + timedelta(days=3, seconds=9))
+        with pytest.raises(errors.InvalidMessageError, match=r"in 2592\d\d s; timer_max_delay_sec allows 259200 s"):
+            producer.send(far, session=session)
         with pytest.raises(errors.InvalidMessageError, match="max_message_size allows"):
             producer.send(Message("orders", b"x" * (1 << 17)), session=session)
         with pytest.raises(errors.InvalidNameError, match="has no queue 7"):

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -461,6 +462,27 @@ def test_message_that_the_server_refuses_is_parked(kind: Kind, tmp_path: Path) -
             with pytest.raises(errors.InvalidMessageError, match="max_message_size allows"):
                 producer.send(Message("orders", b"x" * (5 << 20)), session=session)
             session.close()
+
+
+def test_time_too_far_ahead_is_refused_before_the_commit_or_parked_if_only_the_server_knows(
+    kind: Kind, store: Path, served: Served
+) -> None:
+    far = Message("orders", b"far", deliver_at=datetime.now(UTC) + timedelta(days=4))
+    with (
+        txstore.connect(served.address) as remote,
+        txstore.open(store.with_name("shared"), shared=True, timer_max_delay_sec=timedelta(days=2), **SMALL) as shared,
+    ):
+        session = connected(kind.given)
+        producer = shared.producer("order-service", database=Database(source_of(kind.given)))
+        with pytest.raises(errors.InvalidMessageError, match="timer_max_delay_sec allows 172800 s"):
+            producer.send(far, session=session)
+        remote.producer("order-service", database=Database(source_of(kind.given))).send(far, session=session)
+        session.commit()
+        session.close()
+        database = Database(source_of(kind.given))
+        eventually(lambda: [row for row in database.outbox() if row.parked is not None] != [])
+        [row] = database.outbox()
+        assert "timer_max_delay_sec allows 259200 s" in str(row.parked)
 
 
 @pytest.mark.kill

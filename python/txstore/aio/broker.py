@@ -88,8 +88,7 @@ class Broker(abc.ABC):
         producer = Producer(self._opened, sending.Producer(self._writable(), group))
         if database is None:
             return producer
-        outboxes, message_size_max = self._outboxes()
-        return database.async_outbox_producer(producer.member, producer, outboxes, message_size_max)
+        return database.async_outbox_producer(producer.member, producer, self._outboxes())
 
     def transaction_producer(
         self,
@@ -168,8 +167,8 @@ class Broker(abc.ABC):
         """Returns the blocking broker, for a new producer. Raises StoreClosedError, ReadOnlyError."""
 
     @abc.abstractmethod
-    def _outboxes(self) -> tuple[Outboxes, int]:
-        """Returns the forwarders of databases whose rows are messages, and the most bytes of a message's body."""
+    def _outboxes(self) -> Outboxes:
+        """Returns the forwarders of databases whose rows are messages."""
 
     @property
     @abc.abstractmethod

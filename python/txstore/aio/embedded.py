@@ -181,8 +181,8 @@ class EmbeddedBroker(Broker):
         self.blocking._must_write("a producer")
         return self.blocking
 
-    def _outboxes(self) -> tuple[Outboxes, int]:
-        return self.blocking.outboxes, self.blocking.config.max_message_size
+    def _outboxes(self) -> Outboxes:
+        return self.blocking.outboxes
 
     @property
     def _blocking_broker(self) -> embedded.EmbeddedBroker:

@@ -13,7 +13,7 @@ from txstore import consumer as blocking
 from txstore.aio.broker import Broker
 from txstore.aio.calls import Calls
 from txstore.client.administration import Administration
-from txstore.client.broker import EMBEDDED_ONLY, MESSAGE_SIZE_MAX, Session
+from txstore.client.broker import EMBEDDED_ONLY, LIMITS, Session
 from txstore.client.broker import RemoteBroker as BlockingBroker
 from txstore.client.options import ConnectConfig, ConnectOptions
 from txstore.client.sending import RemoteEnd, RemoteSent
@@ -22,7 +22,7 @@ from txstore.interface import BrokerInterface
 from txstore.message import Half, LocalTransactionState, Message, SentMessage
 from txstore.producer import producer as sending
 from txstore.producer.local_transaction import LocalTransaction
-from txstore.producer.outbox import Outboxes
+from txstore.producer.outbox import MessageLimits, Outboxes
 
 __all__ = ["RemoteBroker", "connect"]
 
@@ -43,9 +43,10 @@ class RemoteBroker(Broker, Administration):
     The administrative calls are those of an embedded broker, as coroutines; with accounts, they need an administrator.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, limits: MessageLimits = LIMITS) -> None:
         Broker.__init__(self)
         self._session = session
+        self._limits = limits
         Administration.__init__(self, self._session.client)
         self._blocking: BlockingBroker | None = None
 
@@ -87,7 +88,7 @@ class RemoteBroker(Broker, Administration):
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> Calls:
         await self._session.client.start()
-        self._blocking = BlockingBroker(self._session, loop, lambda: None)
+        self._blocking = BlockingBroker(self._session, loop, lambda: None, self._limits)
         return _RemoteCalls(self._session, loop)
 
     async def _close(self, calls: Calls) -> None:
@@ -99,8 +100,8 @@ class RemoteBroker(Broker, Administration):
     def _writable(self) -> BrokerInterface:
         return self._connected
 
-    def _outboxes(self) -> tuple[Outboxes, int]:
-        return self._connected.outboxes, MESSAGE_SIZE_MAX
+    def _outboxes(self) -> Outboxes:
+        return self._connected.outboxes
 
     @property
     def _blocking_broker(self) -> BlockingBroker:

@@ -30,7 +30,7 @@ class SharedBroker(RemoteBroker):
         """`txstore.open` describes the arguments. Raises InvalidOptionError."""
         self._sharing = Sharing.at(path, config, writer=writer, open_timeout=open_timeout)
         session, self._writer = self._sharing.session()
-        super().__init__(session)
+        super().__init__(session, self._sharing.limits)
 
     def __repr__(self) -> str:
         return f"txstore.aio.SharedBroker({self.path!r})"

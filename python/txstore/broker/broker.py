@@ -70,7 +70,7 @@ from txstore.message import (
     retry_topic,
 )
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
-from txstore.producer.outbox import OutboxDatabase, Outboxes
+from txstore.producer.outbox import MessageLimits, OutboxDatabase, Outboxes
 from txstore.producer.registry import Producers
 from txstore.selector import Selector
 from txstore.transactions.decision import Action, CheckRules
@@ -183,7 +183,10 @@ class EmbeddedBroker(ConsumerGroups, GroupTable, Lookups):
         self._time_limit = time_limit
         kept_ms = milliseconds(config.file_reserved_time)
         self._cleaning = DatabaseCleaning(store, self._producers, pool, kept_ms=kept_ms, time_ms=time_ms)
-        outboxes = Outboxes(lambda _: StoreLog(store), topics.write_queues, is_remote=False)
+        limits = MessageLimits(
+            config.max_message_size, as_timedelta(config.timer_max_delay_sec, "timer_max_delay_sec"), time_ms
+        )
+        outboxes = Outboxes(lambda _: StoreLog(store), topics.write_queues, is_remote=False, limits=limits)
         self._parts = Parts(store, (topics, groups), housekeeping, pool, outboxes, os.getpid())
         self._finalizer = weakref.finalize(self, close_abandoned, self._parts)
         if keeps_house:
@@ -317,7 +320,7 @@ class EmbeddedBroker(ConsumerGroups, GroupTable, Lookups):
         producer = Producer(self, group)
         if database is None:
             return producer
-        return database.outbox_producer(producer, self.outboxes, self._config.max_message_size)
+        return database.outbox_producer(producer, self.outboxes)
 
     @property
     def outboxes(self) -> Outboxes:

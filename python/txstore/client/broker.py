@@ -57,15 +57,17 @@ from txstore.message import (
     transaction_id_of,
 )
 from txstore.producer import LocalDatabase, Producer, TransactionProducer
-from txstore.producer.outbox import OutboxDatabase, Outboxes
+from txstore.producer.outbox import MessageLimits, OutboxDatabase, Outboxes
 from txstore.selector import Sql
 
-__all__ = ["EMBEDDED_ONLY", "MESSAGE_SIZE_MAX", "RemoteBroker", "Session"]
+__all__ = ["EMBEDDED_ONLY", "LIMITS", "MESSAGE_SIZE_MAX", "RemoteBroker", "Session"]
 
 _log = logging.getLogger("txstore.remoting")
 _STOP_SECONDS = 30.0
 _OUTBOX_STOP_SECONDS = 10.0
 MESSAGE_SIZE_MAX = 4 << 20  # RocketMQ's maxMessageSize, of clients and brokers.
+LIMITS = MessageLimits(MESSAGE_SIZE_MAX, timer_max_delay=None)
+"""The limits of a log in another process, whose options are not known here."""
 _ProducerT = TypeVar("_ProducerT")
 T = TypeVar("T")
 
@@ -132,10 +134,19 @@ class RemoteBroker(BlockingAdministration):
     `EMBEDDED_ONLY`; with accounts, they need an administrator. RocketMQ's own brokers answer some of them.
     """
 
-    def __init__(self, session: Session, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
-        """Uses an open session. `stop` is called at the end to stop the loop's thread, if this broker owns it."""
+    def __init__(
+        self,
+        session: Session,
+        loop: asyncio.AbstractEventLoop,
+        stop: Callable[[], None],
+        limits: MessageLimits = LIMITS,
+    ) -> None:
+        """Uses an open session. `stop` is called at the end to stop the loop's thread, if this broker owns it.
+
+        `limits`: what is known of the log's limits of messages within database transactions.
+        """
         self._closed = False
-        self._outboxes = Outboxes(self._outbox_log, self.write_queues, is_remote=True)
+        self._outboxes = Outboxes(self._outbox_log, self.write_queues, is_remote=True, limits=limits)
         self._use(session, loop, stop)
 
     def _use(self, session: Session, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
@@ -247,7 +258,7 @@ class RemoteBroker(BlockingAdministration):
         producer = Producer(self, group)
         if database is None:
             return producer
-        return database.outbox_producer(producer, self._outboxes, MESSAGE_SIZE_MAX)
+        return database.outbox_producer(producer, self._outboxes)
 
     def _outbox_log(self, remembered: Callable[[str], str | None]) -> RemoteLog:
         return RemoteLog(self._run_with_session, self.address, remembered)

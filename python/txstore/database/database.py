@@ -321,18 +321,18 @@ class Database:
         block = AsyncDatabaseTransaction if handle.asynchronous else DatabaseTransaction
         return block(producer, message, queue_id, selector, arg, handle, self.identity, self.forget_identity)
 
-    def outbox_producer(self, producer: Producer, outboxes: Outboxes, max_message_size: int) -> OutboxProducer:
+    def outbox_producer(self, producer: Producer, outboxes: Outboxes) -> OutboxProducer:
         """Returns the producer of `broker.producer(group, database=…)`. Raises TableError."""
         self.identity()  # Now, because later the caller's own transaction may hold a lock.
-        return OutboxProducer(producer, self._forwarder(outboxes), max_message_size)
+        return OutboxProducer(producer, self._forwarder(outboxes), outboxes.limits)
 
     def async_outbox_producer(
-        self, producer: Producer, at_once: AsyncProducer, outboxes: Outboxes, max_message_size: int
+        self, producer: Producer, at_once: AsyncProducer, outboxes: Outboxes
     ) -> AsyncOutboxProducer:
         """Returns the producer of the same call in `txstore.aio`. Its first `send` may raise TableError."""
         open_forwarder = partial(self._forwarder, outboxes)
         opened = None if outboxes.is_remote else open_forwarder()
-        return AsyncOutboxProducer(producer, self, opened, open_forwarder, max_message_size, at_once)
+        return AsyncOutboxProducer(producer, self, opened, open_forwarder, outboxes.limits, at_once)
 
     def _forwarder(self, outboxes: Outboxes) -> Forwarder:
         forwarder = outboxes.forwarder(self, partial(Forwarder, self))

@@ -7,16 +7,30 @@ Not here: rows and transactions (`txstore.database.outbox`), the log itself (a b
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from txstore._native import OutboxRow, java_hash_code
-from txstore.errors import InvalidNameError, TxStoreError
-from txstore.message import Message, SentMessage
+from txstore.errors import InvalidMessageError, InvalidNameError, TxStoreError
+from txstore.message import Message, SentMessage, utc
 from txstore.producer.producer import Producer
 
-__all__ = ["AsyncProducer", "Fate", "OutboxDatabase", "OutboxLog", "Outboxes", "Outcome", "RowForwarder", "Waiting"]
+__all__ = [
+    "AsyncProducer",
+    "Fate",
+    "MessageLimits",
+    "OutboxDatabase",
+    "OutboxLog",
+    "Outboxes",
+    "Outcome",
+    "RowForwarder",
+    "Waiting",
+]
 
+_SECOND = timedelta(seconds=1)
 Fate: TypeAlias = Literal["appended", "present", "in_doubt"]
 """What became of a row's message; see `Store.append_rows`."""
 Outcome: TypeAlias = Fate | TxStoreError
@@ -52,6 +66,37 @@ class OutboxLog(Protocol):
 
     def make_durable(self) -> None:
         """Makes everything appended so far durable."""
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class MessageLimits:
+    """The limits of a log that a message must keep before its row is inserted: after the commit it is too late."""
+
+    max_message_size: int
+    """In bytes of the body."""
+    timer_max_delay: timedelta | None
+    """How far ahead `deliver_at` may be. None: a server knows it, and parks the row."""
+    time_ms: Callable[[], int] = _now_ms
+
+    def check(self, message: Message) -> None:
+        """Raises InvalidMessageError for a message that the log would not take."""
+        if len(message.body) > self.max_message_size:
+            raise InvalidMessageError(
+                f"the body has {len(message.body)} bytes, max_message_size allows {self.max_message_size}\n"
+                "hint: store the body elsewhere and send a reference to it, or raise the option"
+            )
+        if self.timer_max_delay is None or message.deliver_at is None:
+            return
+        ahead = message.deliver_at - utc(self.time_ms())
+        if ahead > self.timer_max_delay:
+            raise InvalidMessageError(
+                f"the message is to be delivered in {ahead // _SECOND} s; timer_max_delay_sec allows "
+                f"{self.timer_max_delay // _SECOND} s\nhint: choose an earlier time, or raise the option"
+            )
 
 
 class AsyncProducer(Protocol):
@@ -110,10 +155,12 @@ class Outboxes:
         write_queues: Callable[[str], Sequence[int]],
         *,
         is_remote: bool,
+        limits: MessageLimits,
     ) -> None:
         """`log` gets a call that returns what a database remembers under a name. With `is_remote`, `log` and
-        `write_queues` wait for another process."""
+        `write_queues` wait for another process. Producers check the `limits` before they insert a row."""
         self.is_remote = is_remote
+        self.limits = limits
         self._new_log = log
         self._write_queues = write_queues
         self._lock = threading.Lock()
@@ -161,10 +208,10 @@ class Outboxes:
 class OutboxDatabase(Protocol[ProducerT_co, AsyncProducerT_co]):
     """A database whose rows are messages: a `txstore.database.Database`."""
 
-    def outbox_producer(self, producer: Producer, outboxes: Outboxes, max_message_size: int) -> ProducerT_co:
+    def outbox_producer(self, producer: Producer, outboxes: Outboxes) -> ProducerT_co:
         """Returns the producer of `broker.producer(group, database=…)`."""
 
     def async_outbox_producer(
-        self, producer: Producer, at_once: AsyncProducer, outboxes: Outboxes, max_message_size: int
+        self, producer: Producer, at_once: AsyncProducer, outboxes: Outboxes
     ) -> AsyncProducerT_co:
         """Returns the producer of the same call in `txstore.aio`; `at_once` sends without a session."""

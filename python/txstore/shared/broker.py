@@ -87,7 +87,7 @@ class SharedBroker(RemoteBroker):
         self._sharing = sharing
         self._renewing = threading.Lock()
         self._link = link
-        super().__init__(link.session, link.loop, link.stop)
+        super().__init__(link.session, link.loop, link.stop, sharing.limits)
         _brokers.add(self)
 
     def __repr__(self) -> str:

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from txstore._native import network_file_system
-from txstore.client.broker import Session
+from txstore.client.broker import MESSAGE_SIZE_MAX, Session
 from txstore.client.dial import STORE, dial
 from txstore.client.options import ConnectConfig
-from txstore.config import BrokerConfig
+from txstore.config import BrokerConfig, as_timedelta
 from txstore.errors import InvalidOptionError
+from txstore.producer.outbox import MessageLimits
 from txstore.shared.writer import Writer
 
 if TYPE_CHECKING:
@@ -58,6 +59,11 @@ class Sharing:
     def address(self) -> str:
         """The address of the store for clients."""
         return STORE + self.directory
+
+    @property
+    def limits(self) -> MessageLimits:
+        """The limits of messages within database transactions. All processes have the same options."""
+        return MessageLimits(MESSAGE_SIZE_MAX, as_timedelta(self.config.timer_max_delay_sec, "timer_max_delay_sec"))
 
     @property
     def options(self) -> ConnectConfig:

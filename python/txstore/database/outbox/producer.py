@@ -24,10 +24,10 @@ from txstore.database.outbox.waiting import OutboxStatus
 from txstore.database.rows import TableError, table_is_missing
 from txstore.database.session import Handle, handle_of
 from txstore.database.statements import INSERT_OUTBOX, INSERT_OUTBOX_GROUP
-from txstore.errors import InvalidMessageError, InvalidNameError, InvalidOptionError, StoreClosedError
+from txstore.errors import InvalidNameError, InvalidOptionError, StoreClosedError
 from txstore.message import Message, SentMessage
 from txstore.producer import Producer
-from txstore.producer.outbox import AsyncProducer
+from txstore.producer.outbox import AsyncProducer, MessageLimits
 from txstore.producer.producer import not_a_message
 
 __all__ = ["AsyncOutboxProducer", "AsyncSession", "BlockingSession", "OutboxProducer", "OutboxReceipt"]
@@ -67,11 +67,11 @@ class _Rows:
     _asynchronous: bool
     _hint: str
 
-    def __init__(self, producer: Producer, database: RowDatabase, max_message_size: int) -> None:
+    def __init__(self, producer: Producer, database: RowDatabase, limits: MessageLimits) -> None:
         self._producer = producer
         self._group = producer.group
         self._database = database
-        self._max_message_size = max_message_size
+        self._limits = limits
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(group={self.group!r}, database={self._database!r})"
@@ -94,11 +94,7 @@ class _Rows:
             raise not_a_message(message)
         if is_system_topic(message.topic):
             raise InvalidNameError(f"topic {message.topic} is the system's: clients neither send to it nor read it")
-        if len(message.body) > self._max_message_size:
-            raise InvalidMessageError(
-                f"the body has {len(message.body)} bytes, max_message_size allows {self._max_message_size}\n"
-                "hint: store the body elsewhere and send a reference to it, or raise the option"
-            )
+        self._limits.check(message)
 
     async def _insert_all(self, forwarder: Forwarder, session: object, rows: Sequence[_NewRow]) -> None:
         handle = handle_of(session)
@@ -153,8 +149,8 @@ class OutboxProducer(_Rows):
     _asynchronous = False
     _hint = "a blocking session, such as sqlalchemy.orm.Session; txstore.aio takes async ones"
 
-    def __init__(self, producer: Producer, forwarder: Forwarder, max_message_size: int) -> None:
-        super().__init__(producer, forwarder.database, max_message_size)
+    def __init__(self, producer: Producer, forwarder: Forwarder, limits: MessageLimits) -> None:
+        super().__init__(producer, forwarder.database, limits)
         self._forwarder = forwarder
 
     @overload
@@ -245,11 +241,11 @@ class AsyncOutboxProducer(_Rows):
         database: RowDatabase,
         opened: Forwarder | None,
         open_forwarder: Callable[[], Forwarder],
-        max_message_size: int,
+        limits: MessageLimits,
         at_once: AsyncProducer,
     ) -> None:
         """`opened` is None if `open_forwarder` waits for another process. It is then called in a thread."""
-        super().__init__(producer, database, max_message_size)
+        super().__init__(producer, database, limits)
         self._open_forwarder = open_forwarder
         self._at_once = at_once
         self._opened = opened
