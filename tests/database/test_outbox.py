@@ -148,6 +148,23 @@ def test_message_of_a_transaction_is_delivered_at_its_time(
     assert timed.store_timestamp - due > timedelta(milliseconds=-1)
 
 
+def test_message_whose_time_must_wait_for_others_holds_back_no_message_without_one(
+    database: Database, kind: Kind, tmp_path: Path
+) -> None:
+    with txstore.open(tmp_path / "store", timed_messages_max=1, **SMALL) as broker:
+        broker.create_topic("orders", 1)
+        producer = broker.producer("order-service", database=database)
+        due = datetime.now(UTC) + timedelta(hours=1)
+        sent = []
+        for message in [Message("orders", b"later", deliver_at=due) for _ in range(3)] + [Message("orders", b"now")]:
+            with session_of(kind) as session:
+                sent.append(producer.send(message, session=session).message_id)
+                session.commit()
+        eventually(lambda: bodies(broker) == [b"now"])
+        waiting = {row.message_id: row.parked for row in database.outbox()}
+        assert {name: waiting.get(name, "gone") for name in sent[1:3]} == dict.fromkeys(sent[1:3])
+
+
 def test_group_whose_numbers_were_given_in_another_order_is_sent(
     broker: EmbeddedBroker, producer: OutboxProducer, kind: Kind
 ) -> None:

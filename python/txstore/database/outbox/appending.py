@@ -23,6 +23,7 @@ from txstore.errors import (
     BrokerUnreachableError,
     InvalidMessageError,
     InvalidNameError,
+    TooManyPendingError,
     TxStoreError,
 )
 from txstore.producer.local_transaction import error_text
@@ -155,11 +156,14 @@ class Appending:
         try:
             with outside_database():
                 done = self._log.append_many([row for _, row, _ in ready], [queue for _, _, queue in ready], once=once)
-        except InvalidMessageError as error:
-            if len(ready) == 1:
-                one = ready[0][0]
+        except (InvalidMessageError, TooManyPendingError) as error:
+            if len(ready) > 1:
+                return await self._append_singly(handle, ready, wanted, once=once)
+            one = ready[0][0]
+            if isinstance(error, InvalidMessageError):
                 return {one.id: await self._refused(handle, one, wanted, error_text(error))}
-            return await self._append_singly(handle, ready, wanted, once=once)
+            # Too many messages wait for their times. Those without a time do not wait for them.
+            return {one.id: await self._failed(handle, error)}
         fates = dict.fromkeys([one.id for one, _, _ in ready], Fate.IN_LOG)
         if _IN_LOG.issuperset(done):
             return fates
