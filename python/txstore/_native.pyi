@@ -841,6 +841,13 @@ class Store:
         """Makes a transaction due again after `in_ms`; `asked` counts a check that is sent. False: it has ended."""
     def look_again_all(self, due: DueHalves, in_ms: int) -> None:
         """Makes those of the transactions that are still pending due again after `in_ms`. Counts no check."""
+    def hold_ends(self, half_queue_offsets: set[int] | None = None) -> None:
+        """Refuses ends of these transactions by producers and checks until the next call; None: of all.
+
+        An operator may end them (`by_hand`). They are held in memory only. An empty set holds none.
+        """
+    def holds_end(self, half_queue_offset: int | None = None) -> bool:
+        """Returns whether the ends of a transaction are held; None: whether those of all are."""
     def check_unknown(
         self, half_queue_offset: int, prepared_transaction_offset: int, producer_group: str | None = None
     ) -> bool:
@@ -2054,6 +2061,8 @@ class RemotingServer:
     def may_read(self, account: str | None, topic: str) -> bool:
         """Returns whether an account may read a topic now. Always True without accounts, and for None, a client that
         needs none."""
+    def take_answers(self, taken: bool) -> None:
+        """Passes END_TRANSACTION on if it answers a check of a replica, whose engine ends no transaction."""
     def accepts_checks(self, connection: int) -> bool:
         """Returns whether a check would reach a client now. False for a gRPC client without a stream."""
     def send_check(

@@ -164,6 +164,14 @@ pub enum Error {
         /// How long an end is accepted without a check, in milliseconds.
         immunity_ms: i64,
     },
+    /// An end of a transaction that a replica may have let escape to another broker.
+    #[error(
+        "transaction {transaction} cannot be ended now: a replica may have let it escape to another broker, and has not told yet\nhint: try again in a few seconds; `txstore replica status` shows whether the replica is connected"
+    )]
+    EndHeld {
+        /// Its id, or its half message's offsets.
+        transaction: String,
+    },
     /// The handle was opened by another process, before a fork.
     #[error(
         "the store was opened by process {owner}; this is process {here}, a fork of it\nhint: open the store after forking, in one process only"
@@ -302,7 +310,8 @@ impl Error {
             | Self::ReadOnly { .. }
             | Self::Replica { .. }
             | Self::Fenced { .. } => ErrorKind::IllegalState,
-            Self::StoreLocked { .. }
+            Self::EndHeld { .. }
+            | Self::StoreLocked { .. }
             | Self::DiskFull { .. }
             | Self::TooManyPending { .. }
             | Self::WouldWait

@@ -54,6 +54,10 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         Error::StillPending { .. } => "StillPendingError",
         Error::WrongGroup { .. } => "WrongGroupError",
         Error::LateEnd { .. } => "LateEndError",
+        Error::EndHeld { .. } => {
+            facts.set_item("code", crate::remoting::codes::of_error(error))?;
+            "BrokerBusyError"
+        }
         Error::StoreForked { .. } => "StoreForkedError",
         Error::ReadOnly { .. } | Error::Replica { .. } | Error::Fenced { .. } => "ReadOnlyError",
         Error::StoreLocked { pid, .. } => {

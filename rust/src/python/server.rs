@@ -337,6 +337,10 @@ impl RemotingServer {
         self.server.service().send_check(connection, &half, broker_name, opaque).or_raise(py)
     }
 
+    fn take_answers(&self, taken: bool) {
+        self.server.service().take_answers(taken);
+    }
+
     fn accepts_checks(&self, connection: u64) -> bool {
         self.server.service().accepts_checks(connection)
     }

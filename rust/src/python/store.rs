@@ -3,7 +3,7 @@
 //! Always: an append into prepared space keeps the interpreter's lock, because releasing it costs more than the write.
 //!         A call that must wait releases it first (`call.rs`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
@@ -358,6 +358,17 @@ impl Store {
     fn look_again(&self, py: Python<'_>, half_queue_offset: u64, in_ms: i64, asked: bool) -> PyResult<bool> {
         let now = || self.store.now().look_again(half_queue_offset, in_ms, asked);
         now_or_detached(py, now, || self.store.look_again(half_queue_offset, in_ms, asked))
+    }
+
+    #[pyo3(signature = (half_queue_offsets=None))]
+    fn hold_ends(&self, py: Python<'_>, half_queue_offsets: Option<BTreeSet<u64>>) -> PyResult<()> {
+        let all = half_queue_offsets.is_none();
+        detached(py, || self.store.hold_ends(all, half_queue_offsets.unwrap_or_default()))
+    }
+
+    #[pyo3(signature = (half_queue_offset=None))]
+    fn holds_end(&self, py: Python<'_>, half_queue_offset: Option<u64>) -> bool {
+        py.detach(|| self.store.holds_end(half_queue_offset))
     }
 
     #[pyo3(signature = (half_queue_offset, prepared_transaction_offset, producer_group=None))]

@@ -5,7 +5,7 @@
 //! Always: the table of codes names the handler. A request that the account may not send is refused first.
 
 use super::counters::Counters;
-use super::fields::Refusal;
+use super::fields::{Refusal, is_true};
 use super::service::Service;
 use super::session::{Session, UpdateWaiting};
 use super::{copy_log, end, offset, pull, recall, send};
@@ -48,6 +48,9 @@ fn check_length(request: &Command) -> Result<(), Refusal> {
 
 async fn obey(service: &Service, session: &Session, request: Command) -> Result<Command, Refusal> {
     let row = RequestCode::of(request.code);
+    if request.code == codes::END_TRANSACTION && is_true(&request, "fromTransactionCheck") && service.takes_answers() {
+        return service.decide(session, request).await;
+    }
     if row.is_some_and(|row| row.handler.writes()) {
         service.check_writable()?;
     }

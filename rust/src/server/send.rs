@@ -188,13 +188,20 @@ async fn send_half(
     part: &Part<'_>,
 ) -> Result<Command, Refusal> {
     let group = Properties(part.properties.as_bytes()).get_str(PRODUCER_GROUP).unwrap_or(header.group);
-    let owner = owner(service, session, request, group).await?;
+    // A replica lets the transaction escape here, perhaps not for the first time (a field of txstore). It does not know
+    // the local transaction: any producer of the group is asked.
+    let is_escaped = is_true(request, "escaped");
+    let owner = if is_escaped { 0 } else { owner(service, session, request, group).await? };
     let entry = service.topic(session, header.topic, Use::Send).await?;
     let envelope = header.envelope(&entry, session, part)?;
     let message =
         NewMessage { envelope: &envelope, body: part.body, queue_id: queue(service, &entry, header.queue_id)? };
     let half = NewHalfMessage { message, group, unique_id: envelope.unique_id(), owner };
-    let written = service.store.prepare(&half, Wait::Yes)?;
+    let written = if is_escaped {
+        service.store.prepare_once(&half, Wait::Yes)?
+    } else {
+        service.store.prepare(&half, Wait::Yes)?
+    };
     // The server does not see the end of the local transaction, and the client's end may be lost: the age counts from
     // now.
     let half_queue_offset = written.value().queue_offset.0;

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use super::access::{self, Denied, NamedOffset};
@@ -64,6 +64,8 @@ pub struct Service {
     pub(super) pop: Pop,
     /// The round-robin counter for sends whose client leaves the queue to the server.
     pub(super) turn: AtomicU32,
+    /// Python takes the answers to the checks of a replica.
+    takes_answers: AtomicBool,
     tls: RwLock<Option<Arc<Tls>>>,
     accounts: RwLock<Option<Arc<Accounts>>>,
     sessions: Mutex<HashMap<u64, Arc<Session>>>,
@@ -105,6 +107,7 @@ impl Service {
             broker_name: options.broker_name.clone(),
             pop: Pop::new(options.memory_max)?,
             turn: AtomicU32::new(0),
+            takes_answers: AtomicBool::new(false),
             tls: RwLock::new(tls.map(Arc::new)),
             accounts: RwLock::new(options.accounts.clone()),
             sessions: Mutex::default(),
@@ -135,6 +138,16 @@ impl Service {
             format!("this is a replica: it takes no messages, ends and offsets while it is not promoted{source}")
         };
         Err(Refusal::new(response::SERVICE_NOT_AVAILABLE, remark))
+    }
+
+    /// Lets Python take the answers to checks while the store is a replica's, which ends no transaction itself.
+    pub fn take_answers(&self, taken: bool) {
+        self.takes_answers.store(taken, Relaxed);
+    }
+
+    /// Returns whether Python takes the answers to checks.
+    pub(super) fn takes_answers(&self) -> bool {
+        self.takes_answers.load(Relaxed) && self.store.is_replica() && !self.store.is_fenced()
     }
 
     /// Returns one of a number of queues, by turns. `queues` must be above 0.

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::batch::{Purpose, Unacknowledged, Wait};
-use super::{NewMessage, Sent, Shared, Store};
+use super::{NewHalfMessage, NewMessage, Sent, Shared, Store};
 use crate::base::error::{Error, Result};
 use crate::base::java;
 use crate::base::names::{SCHEDULE_TOPIC, TIMED_TOPIC};
@@ -110,6 +110,27 @@ impl Store {
         });
         let done = done.collect();
         Ok(shared.unacknowledged(inner, Purpose::Message, done))
+    }
+}
+
+impl Store {
+    /// Stores a half message that another node sends, and may have sent before. Fails with `AlreadyEnded` if its
+    /// transaction has ended here, however long ago, as long as its half message is in the log.
+    pub fn prepare_once(&self, half: &NewHalfMessage<'_>, wait: Wait) -> Result<Unacknowledged<'_, Sent>> {
+        let id = half.unique_id.ok_or_else(|| Error::InvalidMessage {
+            what: "a half message without a unique id cannot be stored once".into(),
+        })?;
+        // `prepare` recognizes one that is pending, and one that ended while this looks.
+        match self.transaction(id) {
+            Ok(row) if row.group.as_deref() == Some(half.group) && row.topic == *half.message.envelope.topic => {
+                if let Some(outcome) = row.outcome {
+                    return Err(Error::AlreadyEnded { transaction: id.to_owned(), outcome });
+                }
+            }
+            Ok(_) | Err(Error::TransactionNotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        self.prepare(half, wait)
     }
 }
 

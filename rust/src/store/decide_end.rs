@@ -94,7 +94,8 @@ pub(super) fn not_found(end: &End, why: &str) -> Error {
     Error::TransactionNotFound { what: format!("transaction {} is not there: {why}", name(end)) }
 }
 
-fn name(end: &End) -> String {
+/// Returns how errors name the transaction of an end.
+pub(super) fn name(end: &End) -> String {
     end.transaction_id.clone().unwrap_or_else(|| {
         format!("(half queue offset {}, physical offset {})", end.half.queue_offset, end.half.physical_offset)
     })

@@ -25,6 +25,7 @@ mod epochs;
 mod expire;
 mod follow;
 mod hand_over;
+mod held_ends;
 mod history;
 mod inspect;
 #[cfg(feature = "arrow")]

@@ -31,6 +31,7 @@ use super::configuration::Configuration;
 use super::deliver_delayed::Delivering;
 use super::end_transaction::EndQueue;
 use super::expire::LogAges;
+use super::held_ends::HeldEnds;
 #[cfg(feature = "arrow")]
 use super::keep_statistics::KeptStatistics;
 use super::lifecycle::Lifecycle;
@@ -113,6 +114,8 @@ pub(super) struct Inner {
     pub(super) staged: Staged,
     /// Reused memory for a group of ends.
     pub(super) group: Group,
+    /// The transactions that a replica may have let escape.
+    pub(super) held_ends: HeldEnds,
     pub(super) counts: Counts,
     /// When this process first saw the queue entries of delayed messages.
     pub(super) due_times: DueTimes,
@@ -134,6 +137,7 @@ impl Inner {
             record: Vec::new(),
             staged: Staged::default(),
             group: Group::default(),
+            held_ends: HeldEnds::default(),
             counts: Counts::default(),
             due_times: DueTimes::new(now),
             seen: None,

@@ -7,6 +7,7 @@
 
 use super::batch::{Batch, IndexKeys, Placed, Purpose, Wait};
 use super::decide_end::{already, check_id, not_found};
+use super::held_ends::check_held;
 use super::{Decider, End, EndKind, Ended, Inner, Shared};
 use crate::base::error::{Error, Outcome, Result};
 use crate::base::java;
@@ -130,6 +131,7 @@ impl Shared {
         if let Some(earlier) = group.decisions.iter().find(|decision| decision.key == key) {
             return already(end, earlier.outcome);
         }
+        check_held(batch.inner, key, end)?;
         self.check_late(batch.inner, key, end)?;
         if is_set {
             return self.decide_set(batch, end, key, group);

@@ -1,5 +1,6 @@
 //! Ends in groups: from many threads, across a file's end, on a full disk, on a failing disk.
 
+use std::collections::BTreeSet;
 use std::sync::Barrier;
 
 use super::*;
@@ -254,4 +255,29 @@ fn a_half_whose_properties_would_grow_too_long_is_refused() {
     assert!(matches!(&refused, Error::InvalidMessage { what } if what.contains("properties")), "{refused}");
     assert_eq!(appended(&store), 0);
     store.append(&[message], Wait::Yes).unwrap().acknowledged().unwrap();
+}
+
+/// A replica may have let transactions escape: producers and checks end none of them before it has told, an operator may.
+#[test]
+fn held_ends_wait_and_those_of_an_operator_do_not() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    let [first, second, third] = [b"1", b"2", b"3"].map(|body| prepare(&store, body));
+    store.hold_ends(true, BTreeSet::new()).unwrap();
+    assert!(store.holds_end(None) && store.holds_end(Some(first.queue_offset.0)));
+    let before = appended(&store);
+    for decider in [Decider::Producer, Decider::Check] {
+        let refused = store.end_transaction(&End { decider, ..end_of(&first, EndKind::Commit) }, Wait::Yes);
+        assert!(matches!(refused, Err(Error::EndHeld { .. })), "{refused:?}");
+    }
+    assert_eq!(appended(&store), before);
+    let by_hand = End { decider: Decider::Operator, ..end_of(&first, EndKind::RollBack) };
+    assert_eq!(store.end_transaction(&by_hand, Wait::Yes).unwrap().outcome, Outcome::RolledBack);
+    assert!(end(&store, &first, EndKind::RollBack).unwrap().already, "what has ended is known");
+    store.hold_ends(false, BTreeSet::from([second.queue_offset.0])).unwrap();
+    assert!(matches!(end(&store, &second, EndKind::Commit), Err(Error::EndHeld { .. })));
+    end(&store, &third, EndKind::Commit).unwrap();
+    store.hold_ends(false, BTreeSet::new()).unwrap();
+    end(&store, &second, EndKind::Commit).unwrap();
+    assert!(pending(&store).is_empty());
 }

@@ -1,6 +1,7 @@
 //! Tests of messages that are appended once: repeated calls, crashes, retention, delays.
 
 use super::*;
+use crate::base::error::Outcome;
 use crate::record::message::{Origin, Topic};
 use crate::record::properties::{self, UNIQUE_KEY};
 
@@ -142,4 +143,32 @@ fn an_own_message_is_looked_up_once_a_client_appends_once() {
     assert!(matches!(own(&b, Wait::No), Err(Error::WouldWait)), "a lookup may wait");
     assert_eq!((own(&b, Wait::Yes).unwrap(), own(&c, Wait::Yes).unwrap()), ("present", "appended"));
     assert_eq!(ids(&store, "orders"), ["a", "b", "c"]);
+}
+
+/// A replica that was killed sends a half message again, perhaps long after its transaction ended here.
+#[test]
+fn a_half_message_that_escapes_is_stored_once_however_late_it_comes() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    let once = |store: &Store, id: &str| {
+        let envelope = with_id("orders", id, BORN, &[]);
+        let message = NewMessage { envelope: &envelope, body: b"paid", queue_id: QUEUE };
+        let half = NewHalfMessage { message, group: GROUP, unique_id: Some(id), owner: 0 };
+        store.prepare_once(&half, Wait::Yes).and_then(Unacknowledged::acknowledged)
+    };
+    let [committed, rolled_back, waiting] = ["c", "r", "w"].map(|id| once(&store, id).unwrap());
+    end(&store, &committed, EndKind::Commit).unwrap();
+    end(&store, &rolled_back, EndKind::RollBack).unwrap();
+    store.snapshot().unwrap();
+    store.close().unwrap();
+    // What ended in the last minutes is no longer known after that.
+    bench.clock.advance(60 * 60_000);
+    let store = bench.open();
+    for (id, expected) in [("c", Outcome::Committed), ("r", Outcome::RolledBack)] {
+        let refused = once(&store, id).unwrap_err();
+        assert!(matches!(refused, Error::AlreadyEnded { outcome, .. } if outcome == expected), "{id}: {refused}");
+    }
+    assert_eq!(once(&store, "w").unwrap().queue_offset, waiting.queue_offset);
+    assert_eq!(pending(&store), [waiting.queue_offset.0]);
+    assert_eq!(ids(&store, "orders"), ["c"]);
 }
