@@ -150,7 +150,15 @@ def test_embedded_only_call_names_the_alternative(server: Server) -> None:
 
 
 # The server answers these itself, not the broker.
-_OF_SERVERS = {"group_members", "replication_state", "replication_status", "accept_epoch", "promote", "forget_replica"}
+_OF_SERVERS = {
+    "group_members",
+    "replication_state",
+    "replication_status",
+    "accept_epoch",
+    "promote",
+    "forget_replica",
+    "note_escaped",
+}
 
 
 @pytest.mark.parametrize("name", sorted(_CALLS.keys() - _OF_SERVERS))

@@ -87,6 +87,7 @@ __all__ = ["EmbeddedBroker"]
 _log = logging.getLogger("txstore.broker")
 _DAY_SECONDS = 86_400.0  # For a job that has nothing to do after its first run.
 _TOPICS_SECONDS = 5.0  # After a failed write. Otherwise the tables are written when their delay is over.
+_HELD_SECONDS = 0.1
 _STOP_SECONDS = 60.0  # The longest housekeeping job is a snapshot.
 
 _ProducerT = TypeVar("_ProducerT")
@@ -160,7 +161,7 @@ class EmbeddedBroker(ConsumerGroups, GroupTable, Lookups):
         progress = ConsumerProgress(store, topics.create_with_one_queue, self.topics, self.groups, self.read_queues)
         ConsumerGroups.__init__(self, progress, groups.add, monotonic)
         GroupTable.__init__(self, groups, topics, self._notify_topics_changed, reads_only=store.read_only)
-        Lookups.__init__(self, Queries(store, self.topics))
+        Lookups.__init__(self, Queries(store, self.topics), store.path)
         self._batch_records = BatchRecords(store, self.topics, self._queries.by_key)
         self._history = CheckHistory()
         time_limit = milliseconds(config.transaction_check_time_limit) / 1000
@@ -531,7 +532,7 @@ class EmbeddedBroker(ConsumerGroups, GroupTable, Lookups):
 
     def transaction(self, transaction_id: str) -> TransactionTrace:
         """Returns the history of a transaction: `print(….explain())`. Raises TransactionNotFoundError."""
-        return self._transactions.trace(transaction_id)
+        return self._with_escape(self._transactions.trace(transaction_id))
 
     @overload
     def transactions(
@@ -651,6 +652,8 @@ class EmbeddedBroker(ConsumerGroups, GroupTable, Lookups):
         self._parts.housekeeping.wake("checks")
 
     def _check_round(self) -> float | None:
+        if self._store.holds_end():  # Until a replica has told what has escaped.
+            return _HELD_SECONDS
         left = self._checks_from - self._monotonic()
         return left if left > 0 else self._rounds.round()
 

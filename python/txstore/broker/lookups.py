@@ -6,12 +6,16 @@ Always: only reads.
 Not here: how they are found (`queries`), the histories of transactions (`broker`).
 """
 
+import dataclasses
 from collections.abc import Sequence
 from datetime import datetime
 
 from txstore._native import StoredMessage
+from txstore.broker.escape_journal import read_escapes
 from txstore.broker.queries import Queries
 from txstore.message import TransactionState
+from txstore.transactions.escaped import EscapedTransaction
+from txstore.transactions.trace import TransactionTrace
 
 __all__ = ["Lookups"]
 
@@ -19,8 +23,9 @@ __all__ = ["Lookups"]
 class Lookups:
     """The part of an embedded broker that looks things up."""
 
-    def __init__(self, queries: Queries) -> None:
+    def __init__(self, queries: Queries, path: str) -> None:
         self._queries = queries
+        self._directory = path
 
     def message(self, message_id: str, *, topic: str | None = None) -> StoredMessage:
         """Finds a message by its unique id or its offset id. With `topic`, only that topic is searched.
@@ -57,6 +62,18 @@ class Lookups:
         retention has removed counts as committed or discarded while that record is left.
         """
         return self._queries.transaction_states(transaction_ids)
+
+    def escaped_transactions(self) -> list[EscapedTransaction]:
+        """Returns the transactions that a replica has let escape to another broker, oldest first. Those whose half
+        message retention has removed are dropped when the store is served next. Raises StoreCorruptError."""
+        return read_escapes(self._directory)
+
+    def _with_escape(self, trace: TransactionTrace) -> TransactionTrace:
+        """Adds to a trace whether its transaction has escaped."""
+        escaped = (
+            one for one in self.escaped_transactions() if (one.half_queue_offset, one.physical_offset) in trace.halves
+        )
+        return dataclasses.replace(trace, escaped=next(escaped, None))
 
     def oldest_timestamp(self) -> datetime | None:
         """Returns when the first message left in the log was stored, also one of a system topic; None if the log is

@@ -42,8 +42,12 @@ def open_as(
     read_only: bool = False,
     replica: bool = False,
     held: bool = False,
+    hold_ends: bool = False,
 ) -> EmbeddedBroker:
-    """Does the same as `open`, also for a server that has replicas or is one (see `open_store`)."""
+    """Does the same as `open`, also for a server that has replicas or is one (see `open_store`).
+
+    `hold_ends`: no transaction is checked or ended before `Store.hold_ends` is called.
+    """
     directory = os.fspath(path)
     if not isinstance(directory, str):
         raise InvalidOptionError("path must be a str or an os.PathLike of str", option="path")
@@ -51,6 +55,8 @@ def open_as(
         raise InvalidOptionError(f"path {directory!r} is not a valid path of a directory", option="path")
     store = open_store(directory, settings, read_only=read_only, replica=replica, held=held)
     try:
+        if hold_ends:
+            store.hold_ends()
         check_store_bytes_max(settings, store)
         return EmbeddedBroker(store, settings)
     except BaseException:

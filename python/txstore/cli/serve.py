@@ -113,6 +113,20 @@ def serve(
     replica_of: Annotated[
         str | None, typer.Option("--replica-of", metavar="HOST:PORT", help="Copy a txstore serve or a RocketMQ master.")
     ] = None,
+    escape_to: Annotated[
+        str | None,
+        typer.Option(
+            "--escape-to", metavar="HOST:PORT",
+            help="A name server: pending transactions escape to a broker there while the source is away.",
+        ),
+    ] = None,
+    escape_after: Annotated[
+        float | None,
+        typer.Option(
+            "--escape-after", metavar="SECONDS", help="How long the source must be away before.",
+            show_default=str(_DEFAULT.escape_after),
+        ),
+    ] = None,
     replicas_required: Annotated[
         int | None,
         typer.Option(
@@ -161,7 +175,8 @@ def serve(
     flags = {
         "listen": listen, "unix": unix, "name_server": name_server, "advertise": advertise, "metrics": metrics,
         "grpc": grpc, "tls_cert": tls_cert, "tls_key": tls_key, "tls_ca": tls_ca, "tls": tls, "accounts": accounts,
-        "replica_of": replica_of, "replicas_required": replicas_required, "replica_timeout": replica_timeout,
+        "replica_of": replica_of, "escape_to": escape_to, "escape_after": escape_after,
+        "replicas_required": replicas_required, "replica_timeout": replica_timeout,
         "replica_ack": replica_ack, "console": console, "console_actions": console_actions, "otel": otel,
         "ha_listen": ha_listen, "ha_allow": ",".join(ha_allow) if ha_allow else None, "log": log,
     }  # fmt: skip

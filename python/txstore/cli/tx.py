@@ -34,6 +34,7 @@ from txstore.cli.target import Operated, Target, reading, writing
 from txstore.config import milliseconds
 from txstore.database import Database, MissingTransaction
 from txstore.message import utc as from_ms
+from txstore.transactions.escaped import EscapedTransaction
 
 if TYPE_CHECKING:
     from txstore.client.sending import RemoteEnd
@@ -55,12 +56,18 @@ def list_transactions(
     state: Annotated[
         TransactionState | None, typer.Option("--state", help="Only those in this state; reads the whole log.")
     ] = None,
+    escaped: Annotated[
+        bool, typer.Option("--escaped", help="Those that a replica let escape to another broker.")
+    ] = False,
     group: Annotated[str | None, typer.Option("--group", metavar="GROUP", help="Only of this producer group.")] = None,
     topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only for this topic.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most N.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List pending transactions, or all transactions in the log."""
+    if escaped:
+        _list_escaped(path, group, topic, limit, as_json=as_json)
+        return
     pending = not every and state in (None, TransactionState.PENDING)
     with reading(path) as broker:
         if pending:
@@ -77,6 +84,38 @@ def list_transactions(
         print_table(columns, [[_cell(row, column) for column in columns] for row in rows])
     else:
         print("no pending transactions" if pending else "no transactions found")
+
+
+def _list_escaped(path: Target, group: str | None, topic: str | None, limit: int | None, *, as_json: bool) -> None:
+    with reading(path) as broker:
+        found = [
+            one
+            for one in broker.escaped_transactions()
+            if group in (None, one.producer_group) and topic in (None, one.topic)
+        ]
+    rows = [escape_facts(one) for one in found[:limit]]
+    columns = ["transaction_id", "escape", "broker_name", "topic", "producer_group", "time"]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table(columns, [[row[column] for column in columns] for row in rows])
+    else:
+        print("no transactions have escaped")
+
+
+def escape_facts(one: EscapedTransaction) -> dict[str, Any]:
+    """Returns how a transaction has escaped to another broker."""
+    return {
+        "transaction_id": one.transaction_id,
+        "escape": one.state,
+        "broker_name": one.broker_name,
+        "is_txstore": one.is_txstore,
+        "topic": one.topic,
+        "producer_group": one.producer_group,
+        "half_queue_offset": one.half_queue_offset,
+        "prepared_transaction_offset": one.physical_offset,
+        "time": utc(one.time),
+    }
 
 
 def _cell(row: dict[str, Any], column: str) -> Any:
@@ -142,6 +181,8 @@ def show(path: StoreTarget, transaction_id: TransactionId, as_json: AsJson = Fal
     facts = row_facts(trace)
     if trace.body_bytes is not None:
         facts |= {"keys": list(trace.keys), "tags": trace.tags, "body_bytes": trace.body_bytes}
+    if trace.escaped is not None:
+        facts["escaped"] = str(trace.escaped)
     if as_json:
         print_json(facts)
         return

@@ -25,6 +25,7 @@ from txstore.remoting.administration import decode, decode_error, encode
 from txstore.remoting.refusals import refusal
 from txstore.selector import Selector, Sql
 from txstore.transaction_state import TransactionState
+from txstore.transactions.escaped import EscapedTransaction
 from txstore.transactions.pending import PendingTransaction
 from txstore.transactions.trace import TransactionTrace
 
@@ -108,6 +109,11 @@ class Administration:
     async def transaction(self, transaction_id: str) -> TransactionTrace:
         """Returns the history of a transaction. Raises TransactionNotFoundError."""
         found: TransactionTrace = await self._administer("transaction", transaction_id=transaction_id)
+        return found
+
+    async def escaped_transactions(self) -> list[EscapedTransaction]:
+        """Returns the transactions that a replica has let escape to another broker, oldest first."""
+        found: list[EscapedTransaction] = await self._administer("escaped_transactions")
         return found
 
     async def end_by_hand(self, transaction: str | SentMessage, state: LocalTransactionState) -> RemoteEnd:

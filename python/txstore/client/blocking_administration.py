@@ -18,6 +18,7 @@ from txstore.consumer.progress import DeadLetter, GroupDescription, QueueLag
 from txstore.message import ConsumeFromWhere, SentMessage
 from txstore.selector import Selector
 from txstore.transaction_state import TransactionState
+from txstore.transactions.escaped import EscapedTransaction
 from txstore.transactions.pending import PendingTransaction
 from txstore.transactions.trace import TransactionTrace
 
@@ -79,6 +80,10 @@ class BlockingAdministration:
     def transaction(self, transaction_id: str) -> TransactionTrace:
         """Returns the history of a transaction. Raises TransactionNotFoundError."""
         return self._run(self._administration.transaction(transaction_id))
+
+    def escaped_transactions(self) -> list[EscapedTransaction]:
+        """Returns the transactions that a replica has let escape to another broker, oldest first."""
+        return self._run(self._administration.escaped_transactions())
 
     def transaction_states(self, transaction_ids: Sequence[str]) -> list[TransactionState | None]:
         """Returns for each id how the log has the newest transaction with it; None if the log has no trace of it."""

@@ -42,6 +42,7 @@ from txstore.errors import ProtocolError, TxStoreError
 from txstore.message import ConsumeFromWhere, LocalTransactionState
 from txstore.remoting.replication import ReplicaStatus, ReplicationStatus
 from txstore.transaction_state import TransactionState
+from txstore.transactions.escaped import EscapedTransaction, EscapeState
 from txstore.transactions.pending import PendingTransaction
 from txstore.transactions.trace import EventKind, TraceEvent, TransactionTrace
 
@@ -52,13 +53,14 @@ Factory = Callable[..., object]
 
 _CLASS, _VALUE = "class", "value"
 _ENUMS: dict[str, type[enum.Enum]] = {
-    one.__name__: one for one in (ConsumeFromWhere, EventKind, LocalTransactionState, TransactionState)
+    one.__name__: one for one in (ConsumeFromWhere, EscapeState, EventKind, LocalTransactionState, TransactionState)
 }
 _DATACLASSES: tuple[type[Any], ...] = (
     DeadLetter,
     DelayedLevel,
     DelayedRow,
     DiscardedRow,
+    EscapedTransaction,
     GroupDescription,
     GroupLag,
     GroupRow,

@@ -98,6 +98,8 @@ _CALLS: dict[str, dict[str, Kind]] = {
     "accept_epoch": {"epoch": int, "source": str, "store_id": str},
     "promote": {"lose_messages": bool},
     "forget_replica": {"name": str},
+    "escaped_transactions": {},
+    "note_escaped": {"replica": str, "escapes": bool, "rows": list},
 }
 """The calls, each with the types of its arguments."""
 
@@ -154,6 +156,7 @@ class Administration:
             "accept_epoch": calls.accept_epoch,
             "promote": calls.promote,
             "forget_replica": calls.forget_replica,
+            "note_escaped": calls.note_escaped,
             "overview": self._overview,
             "settings": self._settings,
             "group_members": self._clients.facts_of,

@@ -202,6 +202,13 @@ class Clients:
             producer.account, producer.heard = request.account, self._monotonic()
             return producer
 
+    def checkers(self, group: str, topic: str, tag: str | None) -> list[Checker]:
+        """Returns what checks transactions of a topic with a tag at the connected producers of a group."""
+        with self._lock:
+            producers = [of[group] for of in self._producers.values() if group in of]
+        found = (producer.checker_for(topic, tag) for producer in producers)
+        return [checker for checker in found if checker is not None]
+
     def unregister(self, request: Request) -> Reply:
         fields = request.ext_fields
         client_id = text(fields, "clientID")

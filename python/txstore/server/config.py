@@ -78,6 +78,11 @@ class ServerConfig:
     """HOST:PORT of the `txstore serve` whose store is copied. None: this server's store is its own."""
     replica_name: str | None = None
     """How the source tells its replicas apart. None: `advertise`, or the machine's name and the store's path."""
+    escape_to: str | None = None
+    """HOST:PORT of a name server. While its source is away, a replica lets pending transactions escape to a broker that
+    is known there. None: they wait for the source."""
+    escape_after: float = 10.0
+    """Seconds that the source must be away before. More than the source's `replica_timeout`."""
     replicas_required: int = 1
     """How many copies, with the store's own, a write has before it is acknowledged and visible."""
     replica_timeout: float = 3.0
@@ -123,6 +128,8 @@ class ServerOptions(TypedDict, total=False):
     accounts: str | os.PathLike[str] | None
     replica_of: str | None
     replica_name: str | None
+    escape_to: str | None
+    escape_after: float
     replicas_required: int
     replica_timeout: float
     replica_ack: str

@@ -30,7 +30,7 @@ from txstore.server.ha_channel import HAChannel
 from txstore.server.replica_copy import ReplicaCopy
 from txstore.server.rocketmq_node import RocketMQNode
 
-__all__ = ["FollowingRocketMQ", "begin_copy_of_rocketmq", "is_running_master"]
+__all__ = ["FollowingRocketMQ", "begin_copy_of_rocketmq", "copies_txstore", "is_running_master"]
 
 _CALL_SECONDS = 10.0
 _STATE_SECONDS = 5.0
@@ -186,7 +186,7 @@ class FollowingRocketMQ:
         own_size, size = self._copy.file_size, master.sizes["mapped_file_size_commit_log"]
         if own_size != size:
             raise _refused(f"the log files of {self._address} have {size} bytes, and those of this copy {own_size}")
-        if _is_own(self._copy.broker.path):
+        if copies_txstore(self._copy.broker.path):
             raise _refused(f"a txstore writes the store that was copied here, and {self._address} is another broker")
         if end > self._end:
             raise _refused(
@@ -288,8 +288,8 @@ def _unfit(found: dict[str, Any]) -> str | None:
     return None
 
 
-def _is_own(path: str) -> bool:
-    """Returns whether the store's settings say that a txstore writes its log now."""
+def copies_txstore(path: str) -> bool:
+    """Returns whether the settings of a copy say that a txstore writes the log."""
     written = json.loads((Path(path) / "txstore" / "settings.json").read_text())["written"]
     return bool(written) and written[-1]["end"] is None
 

@@ -7,12 +7,13 @@ Not here: the steps of a promotion (`promotion`), opening the store in its new r
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from txstore._native import StoreEpochs
 from txstore.broker import EmbeddedBroker
 from txstore.errors import InvalidOptionError
+from txstore.server.escaping import Escaping
 from txstore.server.promotion import Promotion
 from txstore.server.replication import Replica
 
@@ -28,11 +29,14 @@ class NodeCalls:
         replica: Replica | None,
         address: str | None,
         reopen: Callable[..., None],
+        escaping: Escaping,
     ) -> None:
         """`address` is where other nodes reach this one. `reopen` lets the server open its store again, soon,
         for a reason; `has_lost` tells it that messages were lost."""
         self._broker, self._replica = broker, replica
         self._address, self._reopen = address, reopen
+        self.note_escaped: Callable[[str, bool, Sequence[str]], None] = escaping.note_escaped
+        self._escaping = escaping
         self._epochs = StoreEpochs(broker.store)
         self._promoting = threading.Lock()
 
@@ -70,5 +74,6 @@ class NodeCalls:
 
     def forget_replica(self, name: str) -> bool:
         """Removes a replica that does not come back. Returns False if it is not known."""
+        self._escaping.forget(name)
         known: bool = self._epochs.forget(name)
         return known

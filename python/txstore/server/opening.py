@@ -23,6 +23,7 @@ from txstore.config import BrokerConfig
 from txstore.errors import BrokerUnreachableError, InvalidOptionError, ReadOnlyError, TxStoreError
 from txstore.server.config import BROKER_ADDRESS, ServeOptions, ServerConfig
 from txstore.server.epochs import Epochs, epochs_of
+from txstore.server.escaping import may_have_escaped
 from txstore.server.listening import fields_of
 from txstore.server.preflight import check_machine
 from txstore.server.replication import Replica, Source
@@ -112,7 +113,8 @@ class Opening:
             newer = _newer(known) if ask and known.role == "source" else None
             if known.role == "fenced" or newer is not None:
                 return self._fenced(known, newer), None
-        broker = open_as(self._path, self._chosen, held=self._settings.replicas_required > 1)
+        held = self._settings.replicas_required > 1
+        broker = open_as(self._path, self._chosen, held=held, hold_ends=may_have_escaped(Path(self._path)))
         broker.listen_if_possible()
         return broker, None
 

@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from txstore._native import RequestCode, ResponseCode, Store, StoreEpochs, begin_replica
 from txstore.broker import EmbeddedBroker
@@ -43,7 +43,7 @@ from txstore.server.following_rocketmq import FollowingRocketMQ, begin_copy_of_r
 from txstore.server.node_channel import open_channel
 from txstore.server.replica_copy import ReplicaCopy
 
-__all__ = ["NoTxstoreError", "Replica", "Source", "state_of"]
+__all__ = ["NoTxstoreError", "Replica", "Source", "SourceWatcher", "state_of"]
 
 _log = logging.getLogger("txstore.replica")
 _CALL_SECONDS = 10.0
@@ -168,6 +168,14 @@ class Source:
         return BrokerUnreachableError(f"{self.address} answers {code}: {remark}", address=self.address)
 
 
+class SourceWatcher(Protocol):
+    """Is told when a replica reaches its source, and when it no longer does."""
+
+    def source_answers(self, source: Source, replica: str) -> None: ...
+    def tell(self, source: Source, replica: str) -> None: ...
+    def source_left(self) -> None: ...
+
+
 class Replica:
     """Follows a source, in a thread, from `start` on. `broker` is open on the copy."""
 
@@ -191,6 +199,8 @@ class Replica:
         """Where clients reach the source; None before it has told."""
         self.must_reopen = False
         """Whether the store must be opened again, because a part of its log is to be cut."""
+        self.watcher: SourceWatcher | None = None
+        """Is told about the source, before anything is copied from it."""
         self._configured = address
         self._referred: str | None = None  # By a node that is a replica itself.
         if not (Path(path) / _SETTINGS).exists():
@@ -287,11 +297,16 @@ class Replica:
             return False
         finally:
             self._source = None
+            if self.watcher is not None:
+                self.watcher.source_left()
         return not self.must_reopen
 
     def _follow(self, source: Source, address: str) -> None:
         self._copy.begin()
         state = source.state(self.name, self.own_address)
+        is_source = state["store_id"] == self._store.store_id and Epochs.parse(state["epochs"]).role == "source"
+        if self.watcher is not None and is_source:
+            self.watcher.source_answers(source, self.name)
         if not self._compare(source, state, address):
             return
         self._adopt(state, address)
@@ -334,6 +349,8 @@ class Replica:
         try:
             while not ended.wait(_STATE_SECONDS):
                 self._adopt(source.state(self.name, self.own_address, self._known), source.address)
+                if self.watcher is not None:
+                    self.watcher.tell(source, self.name)
         except Exception as error:
             if not ended.is_set():
                 failed.append(error)

@@ -47,6 +47,7 @@ from txstore.server.clients import Clients, GroupLimits
 from txstore.server.config import BROKER_ADDRESS, ServerConfig
 from txstore.server.console import start_console
 from txstore.server.epochs import Epochs
+from txstore.server.escaping import Escaping
 from txstore.server.herald import Herald
 from txstore.server.http import HttpServer
 from txstore.server.listening import fields_of, listen, secrets_of, warn, warn_of_slaves
@@ -204,6 +205,9 @@ class Server:
         # Without TCP, its clients use the Unix socket whatever a route says.
         nodes = self._nodes.addresses if reached is not None else None
         self._routes = Routes(broker, reached or BROKER_ADDRESS, nodes)
+        self._escaping = Escaping(
+            broker, self._config, self.replica, self._native, lambda *of: self._clients.checkers(*of), monotonic
+        )
         self._herald = self._begin_epoch(reached)
         limits = GroupLimits(self._config.groups_max, self._config.auto_create_subscription_group)
         # A node that became the source without all messages of the one before it.
@@ -364,7 +368,7 @@ class Server:
 
     def _end(self) -> None:
         """Ends serving. The broker stays open."""
-        for one in (self._herald, self.replica):
+        for one in (self._herald, self.replica, self._escaping):
             if one is not None:
                 one.stop()
         self._native.stop_listening()
@@ -540,7 +544,8 @@ class Server:
         routes, clients, locks, admin_relay = self._routes, self._clients, self._locks, self._admin_relay
         offsets, retries, queries = Offsets(self._broker, clients), Retries(self._broker), Queries(self._broker)
         topics = self._topics
-        calls = NodeCalls(self._broker, self.replica, self._nodes.own_address, self.reopen)
+        address, escaping = self._nodes.own_address, self._escaping
+        calls = NodeCalls(self._broker, self.replica, address, self.reopen, escaping)
         administration = Administration(self, self._config, clients, topics, offsets, calls)
         self._operate: Callable[..., object] = administration.make
         at_once: dict[int, Handler] = {
@@ -565,6 +570,7 @@ class Server:
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: admin_relay.status,
             RequestCode.GET_CONSUMER_RUNNING_INFO: admin_relay.running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: admin_relay.consume_directly,
+            **escaping.handlers(),
         }
         slow: dict[int, Handler] = {
             RequestCode.QUERY_MESSAGE: queries.by_key,

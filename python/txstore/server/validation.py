@@ -35,6 +35,7 @@ _TIMES = (
     "unread_timeout",
     "tls_handshake_timeout",
     "replica_timeout",
+    "escape_after",
 )
 
 
@@ -49,9 +50,14 @@ def check_options(options: Mapping[str, object], *, listening: bool = True) -> N
     for name in ("listen", "name_server", "grpc", "ha_listen"):
         _check_address(name, options[name], numeric=True)
     _check_address("metrics", options["metrics"], numeric=False)
-    for name in ("advertise", "replica_of"):
+    for name in ("advertise", "replica_of", "escape_to"):
         _check_address(name, options[name], numeric=False, least=1)
     _check_reachable(options["advertise"])
+    if options["escape_to"] is not None and options["replica_of"] is None:
+        text = (
+            "only from a replica can transactions escape\nhint: pass replica_of='HOST:PORT', the address of its source"
+        )
+        raise InvalidOptionError(text, option="escape_to")
     _check_ha(options["ha_listen"], options["ha_allow"], listen)
     _check_console(options["console"], options["console_actions"], options["accounts"])
     if options["advertise"] is None and listen is not None and _is_any(listen):

@@ -14,6 +14,7 @@ from datetime import datetime
 from txstore._native import Store, StoredMessage, TransactionRow
 from txstore.errors import MessageNotFoundError, OffsetTooOldError
 from txstore.message import TransactionState, check_times
+from txstore.transactions.escaped import EscapedTransaction, EscapeState
 from txstore.transactions.history import CheckRecord
 from txstore.transactions.pending import PendingTransaction
 
@@ -100,6 +101,8 @@ class TransactionTrace:
     tags: str | None
     body_bytes: int | None
     """The size of the message's body; None if retention removed its half."""
+    escaped: EscapedTransaction | None = None
+    """How it escaped from a replica to another broker; None if it did not."""
 
     def explain(self) -> str:
         """Returns the state, its reason, the next step and the history as text."""
@@ -110,12 +113,22 @@ class TransactionTrace:
         ]
         if self.pending is not None:
             lines.append(f"waiting: stored {self.pending.stored_age} ago, {self.pending.checks} checks sent")
+        if self.escaped is not None:
+            lines.append(f"escaped: {self.escaped}")
         return "\n".join([*lines, "history:", *(f"  {event}" for event in self.events)])
+
+    @property
+    def _elsewhere(self) -> str | None:
+        """The name of the broker that has it now."""
+        escaped = self.escaped
+        return escaped.broker_name if escaped is not None and escaped.state is EscapeState.SENT else None
 
     @property
     def why(self) -> str:
         """Which records put it in its state."""
         cause = _CAUSE[self.state]
+        if self.state is TransactionState.ROLLED_BACK and (name := self._elsewhere):
+            cause += f"; it has escaped to broker {name}, which decides"
         if len(self.finals) > 1:
             cause += f"; committed {len(self.finals)} times: a broker accepted both a late end and a check's answer"
         return cause
@@ -123,6 +136,8 @@ class TransactionTrace:
     @property
     def next_step(self) -> str:
         """What will happen to it, or what can be done."""
+        if self.state is TransactionState.ROLLED_BACK and (name := self._elsewhere):
+            return f"consumers see the message at broker {name} if it is committed there"
         if self.state is not TransactionState.PENDING:
             return _NEXT[self.state]
         if self.pending is None or self.pending.next_check is None:
