@@ -202,6 +202,8 @@ class Peer:
         resources = PROJECT / "src" / "main" / "resources"
         return [
             home.java,
+            # Otherwise each server of RocketMQ generates a key and a certificate, which takes seconds.
+            "-Dtls.server.mode=disabled",
             *machine,
             # What RocketMQ's own start script opens, so that it can unmap files.
             "--add-opens=java.base/java.nio=ALL-UNNAMED",
