@@ -38,6 +38,7 @@ LOGBACK = """<configuration>
 SETTINGS: dict[str, Any] = {
     "brokerName": "broker-a",
     "brokerIP1": "127.0.0.1",
+    "brokerIP2": "127.0.0.1",
     "autoCreateTopicEnable": "true",
     "mappedFileSizeCommitLog": 1 << 20,
     "mappedFileSizeConsumeQueue": 20_000,
@@ -49,8 +50,8 @@ SETTINGS: dict[str, Any] = {
 class RocketMQ49:
     """A name server and a broker. Start it, or use it in `with`; may be started again on the same store."""
 
-    def __init__(self, home: Path, store: Path) -> None:
-        """`home` is for settings and logs. Raises NoPeerError."""
+    def __init__(self, home: Path, store: Path, **settings: object) -> None:
+        """`home` is for settings and logs, `settings` are more of the broker's. Raises NoPeerError."""
         java, maven = shutil.which("java"), shutil.which("mvn")
         if java is None:
             raise NoPeerError("RocketMQ 4.9 needs Java, version 17 or newer")
@@ -58,8 +59,10 @@ class RocketMQ49:
         packages = bring_packages(maven, PROJECT)
         self._command = [java, *JAVA, f"-Duser.home={home}", "-classpath", str(packages / "*")]
         self.names = f"127.0.0.1:{free_port()}"
-        # RocketMQ listens at the port two below, too.
-        self._listen = free_port(below=2)
+        # RocketMQ listens at the port two below, too, and at the one above for slaves.
+        self._listen = free_port(below=3) - 1
+        self.address = f"127.0.0.1:{self._listen}"
+        self._settings = settings
         self._processes: list[subprocess.Popen[str]] = []
 
     def start(self) -> None:
@@ -72,7 +75,7 @@ class RocketMQ49:
         self._run("org.apache.rocketmq.namesrv.NamesrvStartup", "namesrv", names)
         paths = {"storePathRootDir": self._store, "storePathCommitLog": self._store / "commitlog"}
         own = {"listenPort": self._listen, "namesrvAddr": self.names}
-        self._run("org.apache.rocketmq.broker.BrokerStartup", "broker", SETTINGS | paths | own)
+        self._run("org.apache.rocketmq.broker.BrokerStartup", "broker", SETTINGS | paths | own | self._settings)
 
     def _run(self, program: str, name: str, settings: dict[str, Any]) -> None:
         """Starts a program, and waits for the line that says so."""

@@ -7,7 +7,6 @@ it is cut. TXSTORE_HA_SEED sets the first seed, TXSTORE_HA_STORES the number of 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -15,7 +14,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -26,114 +25,23 @@ import pytest
 import txstore
 from tests.copies import killed_copy
 from tests.peer import agreement, theirs
-from tests.peer.rocketmq import SHORT_DELAYS, SMALL, EmbeddedBroker, Facts, Home, Peer, message
-from tests.peer.theirs import GROUP, TIMES, TOPICS, Work
-from tests.ports import free_port
+from tests.peer.followed import AT_REST, CAUGHT_UP_S, Copy, Master, at_rest, log_of
+from tests.peer.rocketmq import SHORT_DELAYS, EmbeddedBroker, Home, Peer, message
+from tests.peer.theirs import GROUP, TOPICS
 from tests.remoting_client.test_accounts import AUTH, SECRET, USER
-from tests.unit.test_cli_serve import serving
 from tests.waiting import eventually
 from txstore import Server
 from txstore._native import HALF_TOPIC, OP_TOPIC, Store, strict_json
-from txstore.client.options import ConnectConfig
 from txstore.errors import InvalidOptionError, TxStoreError
-from txstore.remoting.replication import ReplicationStatus
-from txstore.server.replication import Source
-from txstore.server.rocketmq_node import RocketMQNode
 
 pytestmark = pytest.mark.peer
 
 STORES = int(os.environ.get("TXSTORE_HA_STORES", "1"))
 SEED = int(os.environ.get("TXSTORE_HA_SEED", random.randrange(1 << 30)))
-CAUGHT_UP_S = 180.0
 LEVELS_S = {1: 1, 2: 5, 3: 10, 4: 30, 5: 60, 6: 120}
 SHORT_LEVELS_S = {n: int(level[:-1]) for n, level in enumerate(SHORT_DELAYS["messageDelayLevel"].split(), start=1)}
-# No checks, so that the log comes to rest.
-AT_REST = {"transactionCheckInterval": 3_600_000, "transactionTimeOut": 3_600_000}
-
 
 Row = TypeVar("Row")
-
-
-class Master:
-    """A RocketMQ broker that always listens at the same ports."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        port = free_port(below=2)
-        self.address = f"127.0.0.1:{port}"
-        self.settings: Facts = {"listenPort": port, "brokerIP2": "127.0.0.1"}
-        self.sizes: Facts = SMALL | {"haListenPort": free_port()}
-
-    def work(self, seed: int, *, killed: bool) -> Work:
-        return Work(seed, killed=killed, sizes=self.sizes, settings=self.settings)
-
-    def start(self, rocketmq: Peer) -> EmbeddedBroker:
-        return rocketmq.broker(self.path, config=self.sizes | SHORT_DELAYS, settings=TIMES | AT_REST | self.settings)
-
-    def end(self) -> int:
-        with RocketMQNode(self.address, ConnectConfig(), seconds=5) as node:
-            return node.extent()[1]
-
-    def is_up(self) -> bool:
-        try:
-            return self.end() > 0
-        except TxStoreError:
-            return False
-
-
-class Copy:
-    """A replica's process at a fixed address."""
-
-    def __init__(self, path: Path, master: Master) -> None:
-        self.path, self._master = path, master
-        self.address, self.names = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-
-    @contextlib.contextmanager
-    def running(self, number: signal.Signals = signal.SIGTERM) -> Iterator[None]:
-        """It runs meanwhile. A signal ends it."""
-        names = ["--set", "broker_name=peer", "--set", "cluster_name=peers"]
-        checks = ["--set", "transaction_check_interval=0.2", "--set", "transaction_timeout=0"]
-        options = ["--listen", self.address, "--name-server", self.names, "--replica-of", self._master.address]
-        with serving(self.path, *options, *names, *checks) as (process, _):
-            try:
-                yield
-            except BaseException:
-                process.kill()
-                print(process.communicate()[1])
-                raise
-            process.send_signal(number)
-            _, log = process.communicate(timeout=120)
-            assert "Traceback" not in log, log
-
-    def status(self) -> ReplicationStatus:
-        with Source(self.address, ConnectConfig()) as node:
-            return node.status()
-
-    def has(self, end: int) -> bool:
-        found = self.status()
-        assert found.failure is None, found.failure
-        return found.end >= end and found.visible_end == found.end
-
-    def offsets(self) -> set[tuple[str, str, int, int]]:
-        with Source(self.address, ConnectConfig()) as node:
-            rows = node.state()["offsets"]
-        found = {(str(topic), str(group), int(queue), int(offset)) for topic, group, queue, offset in rows}
-        return {row for row in found if row[0] not in (HALF_TOPIC, OP_TOPIC)}
-
-    def promote(self) -> None:
-        with Source(self.address, ConnectConfig()) as node:
-            node.call("promote", timeout=120, lose_messages=True)
-        eventually(self._is_source, CAUGHT_UP_S)
-
-    def _is_source(self) -> bool:
-        try:
-            return self.status().accepts_writes
-        except TxStoreError:
-            return False
-
-
-def log_of(path: Path, end: int) -> bytes:
-    return b"".join(file.read_bytes() for file in sorted((path / "commitlog").glob("[0-9]" * 20)))[:end]
 
 
 def states_of(store: Store) -> dict[str, str]:
@@ -168,19 +76,6 @@ def must_contain(found: Callable[[], set[Row]], wanted: Callable[[], set[Row]]) 
     except AssertionError as error:
         error.add_note(f"missing: {wanted() - found()}, instead: {found() - wanted()}")
         raise
-
-
-def at_rest(broker: EmbeddedBroker) -> int:
-    """Waits until nothing is written any more. Returns the log's end."""
-    found: list[int] = []
-
-    def rests() -> bool:
-        found.append(int(broker.status()["max_physical_offset"]))
-        time.sleep(0.5)
-        return len(found) > 6 and len(set(found[-6:])) == 1
-
-    eventually(rests, CAUGHT_UP_S)
-    return found[-1]
 
 
 def assert_same(rocketmq: Peer, theirs: Path, ours: Store, pending: set[str]) -> None:
@@ -255,7 +150,7 @@ def come_to_rest(rocketmq: Peer, master: Master, copy: Copy) -> int:
 @pytest.mark.parametrize("seed", range(SEED, SEED + STORES))
 def test_replica_copies_a_master_and_takes_over(rocketmq_home: Home, rocketmq: Peer, tmp_path: Path, seed: int) -> None:
     master = Master(tmp_path / "master")
-    copy = Copy(tmp_path / "copy", master)
+    copy = Copy(tmp_path / "copy", master.address)
     with master.start(rocketmq), copy.running():
         assert copy.status().role == "replica"
     for life in range(2):
@@ -292,7 +187,7 @@ def test_replica_copies_a_master_and_takes_over(rocketmq_home: Home, rocketmq: P
 def test_copy_that_is_ahead_or_has_other_messages_does_not_follow(rocketmq: Peer, tmp_path: Path) -> None:
     """The master comes back without its last messages, as after a loss of power, and then takes others."""
     master = Master(tmp_path / "master")
-    copy = Copy(tmp_path / "copy", master)
+    copy = Copy(tmp_path / "copy", master.address)
 
     def send(broker: EmbeddedBroker, what: bytes, count: int) -> int:
         with rocketmq.producer(broker.names, GROUP) as producer:
@@ -329,7 +224,7 @@ def test_copy_that_is_ahead_or_has_other_messages_does_not_follow(rocketmq: Peer
 def test_copies_begin_with_the_first_log_file_that_the_master_has(rocketmq: Peer, tmp_path: Path) -> None:
     """As after retention: a copy that has more drops it, and one that begins has no more."""
     master = Master(tmp_path / "master")
-    older, newer = (Copy(tmp_path / name, master) for name in ("older", "newer"))
+    older, newer = (Copy(tmp_path / name, master.address) for name in ("older", "newer"))
 
     def files(path: Path) -> list[str]:
         return sorted(file.name for file in (path / "commitlog").glob("[0-9]" * 20))

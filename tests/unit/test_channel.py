@@ -16,6 +16,7 @@ import pytest
 import txstore
 from tests.waiting import eventually
 from txstore import Message, TransactionListener
+from txstore._native import FrameReader
 from txstore.client import channel as channels
 from txstore.client.channel import Channel, Channels
 from txstore.message import LocalTransactionState
@@ -68,6 +69,28 @@ def test_each_client_is_asked_about_its_own_transactions(tmp_path: Path) -> None
             eventually(lambda: len({body for body, _ in asked}) == 40)
             first = dict(reversed(asked))
             assert {body: body.split()[0] for body in first} == first
+
+
+@pytest.mark.parametrize("answered", [0, 1])
+def test_a_server_that_closes_at_once_may_require_tls(pair: tuple[Channel, socket.socket], answered: int) -> None:
+    channel, theirs = pair
+
+    def serve() -> None:
+        reader = FrameReader()
+        for _ in range(answered):
+            (request,) = reader.feed(theirs.recv(65_536))
+            theirs.sendall(request.response(0))
+        theirs.recv(65_536)
+        theirs.close()
+
+    server = threading.Thread(target=serve)
+    server.start()
+    for _ in range(answered):
+        assert channel.call(10, {}, timeout=60).code == 0
+    with pytest.raises(txstore.BrokerUnreachableError, match="the other side closed it") as raised:
+        channel.call(10, {}, timeout=60)
+    server.join()
+    assert ("it may require TLS or a certificate: tls=…, or TXSTORE_TLS" in str(raised.value)) == (answered == 0)
 
 
 def _main(broker: txstore.RemoteBroker) -> Any:

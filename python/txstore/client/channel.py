@@ -44,6 +44,7 @@ class Channel:
         self._sign = sign
         self._reader = FrameReader()
         self._opaques = itertools.count(1)
+        self._heard = False
 
     @property
     def is_open(self) -> bool:
@@ -90,7 +91,11 @@ class Channel:
         while True:
             data = self._socket.recv(self.read_bytes)
             if not data:
-                raise ConnectionResetError("the other side closed it")
+                closed = "the other side closed it"
+                if not self._heard:
+                    closed += " before it sent anything; it may require TLS or a certificate: tls=…, or TXSTORE_TLS"
+                raise ConnectionResetError(closed)
+            self._heard = True
             for command in self._reader.feed(data):
                 if command.is_response and command.opaque == opaque:
                     return command

@@ -11,6 +11,7 @@ RocketMQ tells its slaves nothing by itself: they ask for its tables, and so doe
 """
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from txstore.server.rocketmq_node import RocketMQNode
 
 __all__ = ["FollowingRocketMQ", "begin_copy_of_rocketmq", "copies_txstore", "is_running_master"]
 
+_log = logging.getLogger("txstore.replica")
 _CALL_SECONDS = 10.0
 _STATE_SECONDS = 5.0
 _AGAIN_SECONDS = 0.2
@@ -130,6 +132,8 @@ class FollowingRocketMQ:
             asked, known = self._begin()
             with HAChannel(master.ha_address, asked, seconds=_CALL_SECONDS) as channel:
                 self._channel = channel
+                if self._config.tls_context is not None:
+                    _log.warning("the log of %s is copied without TLS: RocketMQ's HA port has none", self._address)
                 following(master.client_address)
                 self._follow(node, channel, epoch, known)
 
