@@ -71,7 +71,7 @@ class Cluster:
 @pytest.fixture
 def cluster(tmp_path: Path, rocketmq: Peer) -> Iterator[Cluster]:
     with ExitStack() as stack:
-        port = free_port(-2)
+        port = free_port(2)
         theirs = rocketmq.broker(tmp_path / "theirs", settings=_settings(port))
         stack.callback(theirs.stop)
         way = stack.enter_context(Lossy(port))
