@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import resource
 import subprocess
 import sys
 import threading
@@ -451,6 +452,23 @@ def test_record_survives_a_write_that_a_crash_cut(tmp_path: Path) -> None:
     assert EscapeJournal(tmp_path).replicas() == {"copy"}
     assert EscapeJournal(tmp_path, first_physical_offset=200).escapes() == [_escaped(2)]
     assert read_escapes(tmp_path) == [_escaped(2)]
+
+
+def test_record_survives_a_write_that_the_disk_cut(tmp_path: Path) -> None:
+    journal = EscapeJournal(tmp_path)
+    journal.add([_escaped(1)])
+    size = (tmp_path / "txstore" / "escaped.jsonl").stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            journal.add([_escaped(2)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert journal.get(2) is None
+    assert read_escapes(tmp_path) == [_escaped(1)]
+    journal.add([_escaped(3)])
+    assert read_escapes(tmp_path) == EscapeJournal(tmp_path).escapes() == [_escaped(1), _escaped(3)]
 
 
 def test_damage_of_the_record_is_an_error(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 In:     what a replica is about to send, and what became of it; which replicas may let transactions escape.
 Out:    the last state of each transaction.
 Always: a record is synced before `add` returns. Each line has a CRC-32; an incomplete last line is what a crash cut,
-        and is not read. Damage before it raises StoreCorruptError.
+        and is not read; after a failed write the file is written anew. Damage before it raises StoreCorruptError.
 Not here: who sends (`server/escape`), what a returning source does with the records (`server/returning`).
 """
 
@@ -37,6 +37,7 @@ class EscapeJournal:
         self._path = Path(path) / _PATH
         self._lock = threading.Lock()
         self._replicas: dict[str, bool] = {}
+        self._may_end_torn = False  # A write or sync failed: what it left in the file is not known.
         self._escapes: dict[int, EscapedTransaction] = {}
         self.version: int = 0
         """Grows with each record."""
@@ -88,14 +89,18 @@ class EscapeJournal:
     def _append(self, records: list[dict[str, Any]]) -> None:
         if not records:
             return
+        if self._may_end_torn:
+            self._write_again()
         is_new = not self._path.exists()
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._may_end_torn = True
         with self._path.open("ab") as file:
             file.write(b"".join(map(_line, records)))
             file.flush()
             os.fsync(file.fileno())
         if is_new:
             _sync_directory(self._path.parent)
+        self._may_end_torn = False
         for record in records:
             self._apply(record)
 
@@ -117,6 +122,7 @@ class EscapeJournal:
             os.fsync(file.fileno())
         new.replace(self._path)
         _sync_directory(self._path.parent)
+        self._may_end_torn = False
 
 
 def read_escapes(path: str | os.PathLike[str]) -> list[EscapedTransaction]:
