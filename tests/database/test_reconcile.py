@@ -10,6 +10,7 @@ import json
 import os
 import random
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,18 @@ def test_message_that_waits_for_its_end_is_not_missing(
     with txstore.open(copied, **options) as restored:
         assert len(restored.transactions()) == 1
         assert ids(database.reconcile(restored)) == lost
+
+
+def test_message_that_waits_for_its_time_is_not_missing(shop: Shop, broker: EmbeddedBroker, database: Database) -> None:
+    async def later() -> None:
+        async with shop.kind.session() as session:
+            message = Message("orders", b"later", deliver_at=datetime.now(UTC) + timedelta(hours=1))
+            async with entered(shop.producer.transaction(message, session=session)) as tx:
+                await shop.kind.order(session, 1000, tx.transaction_id)
+
+    run(later())
+    assert broker.store.timed_messages() == 1
+    assert database.reconcile(broker) == []
 
 
 def test_ends_by_hand_that_contradict_the_database_are_named(

@@ -241,6 +241,23 @@ def test_messages_with_a_time_are_shown_in_its_order(scene: Callable[..., Scene]
     assert f"{due:%Y-%m-%d %H:%M}" in row[4] or f"{due + timedelta(milliseconds=1):%Y-%m-%d %H:%M}" in row[4]
 
 
+def test_committed_transaction_with_a_time_says_when_consumers_see_its_message(scene: Callable[..., Scene]) -> None:
+    here = scene()
+    here.broker.consumer("shipping", "orders").close()
+    producer = here.broker.transaction_producer(
+        "payments", check_listener=lambda message: LocalTransactionState.UNKNOWN
+    )
+    due = datetime.now(UTC) + timedelta(hours=1)
+    with producer.transaction(Message("orders", b"x", deliver_at=due)) as transaction:
+        pass
+    page = here.browser.get(f"/transaction?id={transaction.transaction_id}")
+    shown = here.broker.transaction(transaction.transaction_id).deliver_at
+    assert shown is not None
+    assert f"consumers see the message from {shown.isoformat(timespec='milliseconds')} on" in page.text
+    assert "rolled back" not in page.text
+    assert "shipping" not in page.text, "nobody has read it, and none of the topic's messages is it"
+
+
 def test_torn_tail_is_told_after_a_crash(tmp_path: Path) -> None:
     with txstore.open(tmp_path / "store", **SMALL) as broker:
         broker.create_topic("orders", 1)

@@ -19,6 +19,7 @@ from txstore import (
     Server,
     ServerConfig,
     TooManyPendingError,
+    TransactionState,
 )
 from txstore.testing import FakeBroker
 
@@ -153,6 +154,24 @@ def test_transaction_is_delivered_at_its_time_after_the_commit(caplog: pytest.Lo
         (message,) = consumer.poll(timeout=2)
         assert (message.body, message.message_id) == (b"paid", transaction.transaction_id)
     assert "TXSTORE_DELIVER_MS" not in message.properties
+
+
+def test_transaction_is_committed_while_its_message_waits_and_tells_until_when() -> None:
+    broker = FakeBroker()
+    producer, due = broker.transaction_producer("p"), now(broker) + HOUR
+    with producer.transaction([Message("t", b"later", deliver_at=due), Message("t", b"at once")]) as transaction:
+        pass
+    for _ in range(2):
+        trace = broker.transaction(transaction.transaction_id)
+        assert (trace.state, trace.deliver_at, len(trace.finals)) == (TransactionState.COMMITTED, due, 1)
+        until = due.isoformat(timespec="milliseconds")
+        assert f"consumers see the message from {until} on, unless it is recalled" in trace.next_step
+        assert "rmq_sys_txstore_timed" in trace.why
+        assert f"committed to t, for {until}" in trace.explain()
+        assert broker.transaction_states([transaction.transaction_id]) == [TransactionState.COMMITTED]
+        broker.clock.advance(3601)  # When it is delivered, its transaction is still explained by what it was.
+    (at_once,) = (row for row in broker.transactions(state=None) if row.transaction_id != transaction.transaction_id)
+    assert broker.transaction(str(at_once.transaction_id)).deliver_at is None
 
 
 def test_transaction_that_is_committed_after_its_time_is_delivered_at_once() -> None:

@@ -96,7 +96,9 @@ def _choices(trace: TransactionTrace) -> list[_Choice]:
 
 def _readers(asked: Asked, trace: TransactionTrace) -> list[Reader] | None:
     """Returns which groups have read the committed message; None if there is none."""
-    final = next((event for event in trace.events if event.kind is EventKind.COMMITTED and event.topic), None)
+    # One with a time is delivered later, as another record.
+    in_topic = (event for event in trace.events if event.kind is EventKind.COMMITTED and event.topic == trace.topic)
+    final = next(in_topic, None)
     if final is None or final.queue_id is None or final.queue_offset is None:
         return None
     try:

@@ -11,15 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from txstore._native import Store, StoredMessage, TransactionRow
+from txstore._native import TIMED_TOPIC, Store, StoredMessage, TransactionRow
 from txstore.errors import MessageNotFoundError, OffsetTooOldError
-from txstore.message import TransactionState, check_times
+from txstore.message import TransactionState, check_times, utc
 from txstore.transactions.escaped import EscapedTransaction, EscapeState
 from txstore.transactions.history import CheckRecord
 from txstore.transactions.pending import PendingTransaction
 
 __all__ = ["EventKind", "TraceEvent", "TransactionTrace", "trace"]
 
+_DUE = "TIMER_OUT_MS"
 _NEXT: dict[TransactionState, str] = {
     TransactionState.COMMITTED: "It is final: consumers see the message.",
     TransactionState.ROLLED_BACK: "It is final: no consumer sees the message.",
@@ -103,6 +104,8 @@ class TransactionTrace:
     """The size of the message's body; None if retention removed its half."""
     escaped: EscapedTransaction | None = None
     """How it escaped from a replica to another broker; None if it did not."""
+    deliver_at: datetime | None = None
+    """When consumers see the committed message, unless it is recalled before; None for at once."""
 
     def explain(self) -> str:
         """Returns the state, its reason, the next step and the history as text."""
@@ -129,6 +132,8 @@ class TransactionTrace:
         cause = _CAUSE[self.state]
         if self.state is TransactionState.ROLLED_BACK and (name := self._elsewhere):
             cause += f"; it has escaped to broker {name}, which decides"
+        if self.deliver_at is not None:
+            cause = f"a committed message in {TIMED_TOPIC}, where it waits for its time, names its half"
         if len(self.finals) > 1:
             cause += f"; committed {len(self.finals)} times: a broker accepted both a late end and a check's answer"
         return cause
@@ -138,6 +143,9 @@ class TransactionTrace:
         """What will happen to it, or what can be done."""
         if self.state is TransactionState.ROLLED_BACK and (name := self._elsewhere):
             return f"consumers see the message at broker {name} if it is committed there"
+        if self.deliver_at is not None:
+            due = self.deliver_at.isoformat(timespec="milliseconds")
+            return f"It is final: consumers see the message from {due} on, unless it is recalled before."
         if self.state is not TransactionState.PENDING:
             return _NEXT[self.state]
         if self.pending is None or self.pending.next_check is None:
@@ -172,6 +180,7 @@ def trace(
         keys=() if half is None else half.keys,
         tags=None if half is None else half.tags,
         body_bytes=None if half is None else len(half.body),
+        deliver_at=next(filter(None, (_deliver_at(_record(store, final)) for final in row.finals)), None),
     )
 
 
@@ -195,7 +204,9 @@ def _events(store: Store, row: TransactionRow) -> Iterator[TraceEvent]:
         yield _event(record, kind, f"{text} (half queue offset {queue_offset})", physical_offset, queue_offset)
     for physical_offset in row.finals:
         record = _record(store, physical_offset)
-        yield _event(record, EventKind.COMMITTED, f"committed to {row.topic}", physical_offset)
+        due = _deliver_at(record)
+        later = "" if due is None else f", for {due.isoformat(timespec='milliseconds')}"
+        yield _event(record, EventKind.COMMITTED, f"committed to {row.topic}{later}", physical_offset)
     for physical_offset in row.discards:
         record = _record(store, physical_offset)
         yield _event(record, EventKind.DISCARDED, "discarded to TRANS_CHECK_MAX_TIME_TOPIC", physical_offset)
@@ -215,6 +226,14 @@ def _event(
         return TraceEvent(None, kind, text, physical_offset, queue_offset)
     offset = record.queue_offset if queue_offset is None else queue_offset
     return TraceEvent(record.store_timestamp, kind, text, physical_offset, offset, record.topic, record.queue_id)
+
+
+def _deliver_at(final: StoredMessage | None) -> datetime | None:
+    """Returns the time for which a final message waits, or waited."""
+    if final is None or final.topic != TIMED_TOPIC:
+        return None
+    due_ms = final.properties.get(_DUE, "")
+    return utc(int(due_ms)) if due_ms.isascii() and due_ms.isdigit() else None
 
 
 def _checked(record: CheckRecord) -> TraceEvent:

@@ -12,7 +12,7 @@ use super::batch::Purpose;
 use super::{Inner, Shared, Store};
 use crate::base::error::{Error, Outcome, Result};
 use crate::base::mutant::{Mutant, mutated};
-use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
+use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TIMED_TOPIC};
 use crate::base::units::{PhysicalOffset, QueueOffset};
 use crate::log::commit_log::Scanner;
 use crate::record::RecordView;
@@ -70,7 +70,8 @@ impl Store {
         // Keeps only the offsets, because the records may be large and many.
         let mut physical_offsets: BTreeSet<PhysicalOffset> =
             halves.iter().map(|(physical_offset, _)| *physical_offset).collect();
-        for topic in [DISCARD_TOPIC, &real_topic] {
+        // The final message of a transaction with a time is in the topic in which it waits.
+        for topic in [DISCARD_TOPIC, TIMED_TOPIC, &real_topic] {
             let most = physical_offsets.len() + RECORDS_MAX;
             self.query_each(topic, transaction_id, |view, _| {
                 physical_offsets.insert(view.physical_offset);

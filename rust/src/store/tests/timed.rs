@@ -1,6 +1,7 @@
 //! Messages with a time are delivered at it, never before, once, also after a crash at any moment; or recalled.
 
 use super::*;
+use crate::base::error::Outcome;
 use crate::base::names::{HALF_TOPIC, TIMED_TOPIC};
 use crate::index::delay::level_ms;
 use crate::record::TransactionType;
@@ -290,6 +291,8 @@ fn a_transaction_with_a_time_is_delivered_at_it_after_its_commit() {
     end(&store, &committed, EndKind::Commit).unwrap();
     end(&store, &rolled_back, EndKind::RollBack).unwrap();
     assert_eq!((store.timed_messages().unwrap(), bodies(&store, "orders", 1).len()), (1, 0));
+    let found = store.transaction(&committed.unique_id).unwrap();
+    assert_eq!((found.outcome, found.finals.len()), (Some(Outcome::Committed), 1), "also while its message waits");
     let bench = bench.killed();
     let store = bench.open();
     assert_eq!(store.timed_messages().unwrap(), 1);
@@ -297,6 +300,7 @@ fn a_transaction_with_a_time_is_delivered_at_it_after_its_commit() {
     assert!(end(&store, &committed, EndKind::RollBack).is_err());
     bench.clock.advance(HOUR_MS);
     assert_eq!(deliver(&store), (1, None));
+    assert_eq!(store.transaction(&committed.unique_id).unwrap().outcome, Some(Outcome::Committed));
     // Its time passed while it was pending.
     end(&store, &late, EndKind::Commit).unwrap();
     assert_eq!(bodies(&store, "orders", 1), [&b"committed"[..], b"late"]);
