@@ -84,6 +84,23 @@ def test_a_connected_consumer_and_a_read_are_filtered_by_the_server(tmp_path: Pa
         assert ([message.body for message in messages], following) == ([b"2"], 5)
 
 
+def test_a_large_expression_over_large_messages_gets_to_what_it_selects(tmp_path: Path) -> None:
+    """A pull ends after a few such messages, and the consumer continues there."""
+    large = {f"k{number}": "value" for number in range(2_000)}
+    wanted = Sql(" OR ".join(f"z{number}=1" for number in range(1_000)) + " OR price = 10")
+    with (
+        txstore.open(tmp_path / "store") as broker,
+        txstore.serve(broker, listen="127.0.0.1:0", name_server="127.0.0.1:0") as server,
+        txstore.connect(str(server.address)) as remote,
+    ):
+        producer = broker.producer("p")
+        for _ in range(10):
+            producer.send(Message("t", b"large", properties=large), queue_id=0)
+        producer.send(Message("t", b"wanted", properties={"price": "10"}), queue_id=0)
+        with remote.consumer("c", "t", wanted) as consumer:
+            assert bodies(consumer, 1) == [b"wanted"]
+
+
 def test_the_command_line_filters(run: Run, tmp_path: Path) -> None:
     with txstore.open(tmp_path / "store") as broker:
         fill(broker)

@@ -18,7 +18,7 @@ use super::tables::{Subscription, TopicEntry};
 use crate::base::error::Error;
 use crate::base::names;
 use crate::base::units::{QueueId, QueueOffset};
-use crate::filter::{Selector, skipped_max};
+use crate::filter::{ReadBudget, Selector};
 use crate::remoting::codes::response;
 use crate::remoting::command::Command;
 use crate::store::StoredRecord;
@@ -139,21 +139,22 @@ async fn read_or_hold(
     let deadline = tokio::time::sleep(Duration::from_millis(pull.held_ms));
     tokio::pin!(deadline);
     loop {
+        let mut budget = ReadBudget::of_request(wanted.selector.as_ref());
         let read = service.store.read_within(
             pull.topic,
             pull.queue_id,
             QueueOffset(from),
             pull.messages,
             wanted.selector.as_ref(),
-            skipped_max(wanted.selector.as_ref()),
+            &mut budget,
         );
         let (records, next) = read.map_err(|error| refusal(error, from))?;
         if !records.is_empty() {
             return found(service, request, pull, entry, &records, next.0);
         }
-        let (first_look, passed_many) = (from == began, next.0 - from >= skipped_max(wanted.selector.as_ref()));
+        let is_first_look = from == began;
         from = next.0;
-        if (first_look && from > began) || passed_many {
+        if (is_first_look && from > began) || budget.entries() == 0 {
             // The answer is sent at once, so that the client can acknowledge the skipped messages.
             return answer(service, request, pull, response::PULL_RETRY_IMMEDIATELY, from);
         }

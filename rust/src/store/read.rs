@@ -14,7 +14,7 @@ use crate::base::error::{Error, Result};
 use crate::base::java;
 use crate::base::mutant::{Mutant, mutated};
 use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
-use crate::filter::Selector;
+use crate::filter::{ReadBudget, Selector};
 use crate::index::consume_queue::{ConsumeQueue, ENTRY_SIZE, Entry};
 use crate::log::commit_log::{LogReader, Scanner, too_old};
 use crate::record::RecordView;
@@ -42,10 +42,11 @@ impl Store {
         max_messages: usize,
         selector: Option<&Selector>,
     ) -> Result<(Vec<StoredRecord>, QueueOffset)> {
-        self.read_within(topic, queue_id, queue_offset, max_messages, selector, u64::MAX)
+        let mut budget = ReadBudget::UNLIMITED;
+        self.read_within(topic, queue_id, queue_offset, max_messages, selector, &mut budget)
     }
 
-    /// Reads at most `entries_max` entries of the queue, so that a selector of rare messages does not scan the whole queue.
+    /// Does the same within a budget, so that a selector of rare messages does not scan the whole queue.
     pub fn read_within(
         &self,
         topic: &str,
@@ -53,10 +54,10 @@ impl Store {
         queue_offset: QueueOffset,
         max_messages: usize,
         selector: Option<&Selector>,
-        entries_max: u64,
+        budget: &mut ReadBudget,
     ) -> Result<(Vec<StoredRecord>, QueueOffset)> {
         self.shared.refresh()?;
-        self.read_in((topic, queue_id), queue_offset, max_messages, selector, entries_max, Wait::Yes)
+        self.read_in((topic, queue_id), queue_offset, max_messages, selector, budget, Wait::Yes)
     }
 
     /// Reads messages without following a writer.
@@ -66,16 +67,15 @@ impl Store {
         queue_offset: QueueOffset,
         max_messages: usize,
         selector: Option<&Selector>,
-        entries_max: u64,
+        budget: &mut ReadBudget,
         wait: Wait,
     ) -> Result<(Vec<StoredRecord>, QueueOffset)> {
         self.shared.check_open()?;
-        let last = queue_offset.0.saturating_add(entries_max);
         let mut next = queue_offset.0;
         let mut found = Vec::new();
         let mut bytes = 0;
-        while found.len() < max_messages && bytes < READ_BYTES_MAX && next < last {
-            let most = to_u64(max_messages - found.len()).max(32).min(last - next);
+        while found.len() < max_messages && bytes < READ_BYTES_MAX && budget.entries() > 0 {
+            let most = to_u64(max_messages - found.len()).max(32).min(budget.entries());
             let entries = match self.shared.entries_if(topic, queue_id, next, most, wait) {
                 Ok(entries) if entries.is_empty() => break,
                 Ok(entries) => entries,
@@ -88,7 +88,7 @@ impl Store {
             let mut log = self.shared.log.reader(self.shared.visible_end());
             let mut copier = Copier::of(entries.iter().take(max_messages - found.len()));
             for (number, entry) in entries.iter().enumerate() {
-                if found.len() >= max_messages || bytes >= READ_BYTES_MAX {
+                if found.len() >= max_messages || bytes >= READ_BYTES_MAX || budget.entries() == 0 {
                     break;
                 }
                 if let Some(later) = entries.get(number + AHEAD) {
@@ -96,13 +96,17 @@ impl Store {
                 }
                 let wanted = !entry.is_padding() && selector.is_none_or(|selector| selector.may_match(entry.tags_code));
                 let at = (topic, queue_id, next);
-                match wanted.then(|| self.record_if((&mut log, &mut copier), at, *entry, selector)).transpose() {
+                match wanted
+                    .then(|| self.record_if((&mut log, &mut copier), at, *entry, (selector, budget)))
+                    .transpose()
+                {
                     Ok(record) => found.extend(record.flatten().inspect(|record| bytes += record.bytes().len())),
                     Err(error) if next == queue_offset.0 => return Err(error),
                     // The error concerns only that message. The messages before it are returned first.
                     Err(_) => return Ok((found, QueueOffset(next))),
                 }
                 next += 1;
+                budget.pass();
             }
         }
         Ok((found, QueueOffset(next)))
@@ -249,12 +253,13 @@ impl Store {
         (log, copier): (&mut LogReader<'_>, &mut Copier),
         (topic, queue_id, queue_offset): (&str, QueueId, u64),
         entry: Entry,
-        selector: Option<&Selector>,
+        (selector, budget): (Option<&Selector>, &mut ReadBudget),
     ) -> Result<Option<StoredRecord>> {
         let physical_offset = entry.physical_offset;
         let record = log.read(physical_offset, |view, bytes| {
             // A record contains its own queue and queue offset. If they differ, the entry is damaged.
             let is_it = (view.topic, view.queue_id, view.queue_offset.0) == (topic, queue_id, queue_offset);
+            budget.evaluate(selector, view);
             let wanted = selector.is_none_or(|selector| selector.matches(view));
             is_it.then(|| wanted.then(|| copier.copy(bytes, physical_offset)))
         });

@@ -10,6 +10,7 @@ mod derived;
 mod durable;
 mod ends;
 mod epochs;
+mod filtered;
 mod foreign;
 mod hand_over;
 mod identities;

@@ -8,7 +8,7 @@
 use super::{Store, StoredRecord, Wait};
 use crate::base::error::{Error, Result};
 use crate::base::units::{QueueId, QueueOffset};
-use crate::filter::Selector;
+use crate::filter::{ReadBudget, Selector};
 
 /// The calls of a store that never wait.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ impl Store {
 }
 
 impl Now<'_> {
-    /// Reads messages of a queue that were stored recently.
+    /// Reads messages of a queue that were stored recently. Would wait if a selector finds none among the next ones.
     pub fn read(
         self,
         topic: &str,
@@ -32,9 +32,14 @@ impl Now<'_> {
         selector: Option<&Selector>,
     ) -> Result<(Vec<StoredRecord>, QueueOffset)> {
         self.check_writer()?;
-        let read = self.0.read_in((topic, queue_id), queue_offset, max_messages, selector, u64::MAX, Wait::No);
+        let mut budget = ReadBudget::without_waiting(selector);
+        let read = self.0.read_in((topic, queue_id), queue_offset, max_messages, selector, &mut budget, Wait::No);
         // The call that may wait gets the same error with more detail.
-        read.map_err(|_| Error::WouldWait)
+        let (found, next) = read.map_err(|_| Error::WouldWait)?;
+        if found.is_empty() && budget.entries() == 0 {
+            return Err(Error::WouldWait);
+        }
+        Ok((found, next))
     }
 
     /// Returns the first queue offset, and the queue offset after the last visible entry.

@@ -12,21 +12,24 @@ use super::{Node, Order, Search};
 
 type Evaluated<T> = Result<Option<T>, Failed>;
 
-pub(super) fn matches<'p>(root: &Node, property: &impl Fn(&str) -> Option<&'p str>) -> bool {
-    // The values of one evaluation live as long as the shorter of the two.
-    let property = |name: &str| property(name);
-    Evaluation { property: &property }.truth(root) == Ok(Some(true))
+/// `values`: those of the expression's names, in their order.
+pub(super) fn matches(root: &Node, values: &[Option<&str>]) -> bool {
+    Evaluation { values }.truth(root) == Ok(Some(true))
 }
 
-struct Evaluation<'p, P> {
-    property: &'p P,
+struct Evaluation<'v> {
+    values: &'v [Option<&'v str>],
 }
 
-impl<'v, P: Fn(&str) -> Option<&'v str>> Evaluation<'_, P> {
+impl<'v> Evaluation<'v> {
+    fn property(&self, index: usize) -> Option<&'v str> {
+        self.values.get(index).copied().flatten()
+    }
+
     fn value(&self, node: &'v Node) -> Evaluated<Value<'v>> {
         match node {
             Node::Literal(literal) => Ok(Value::of(literal)),
-            Node::Property(name) => Ok((self.property)(name).map(Value::Text)),
+            Node::Property(name) => Ok(self.property(*name).map(Value::Text)),
             Node::Negate(of) => Ok(self.value(of)?.and_then(Value::negated)),
             _ => Ok(self.truth(node)?.map(Value::Boolean)),
         }
@@ -48,7 +51,7 @@ impl<'v, P: Fn(&str) -> Option<&'v str>> Evaluation<'_, P> {
                 Ok(Some(self.has(*search, of, text)?.is_some_and(|has| has != *is_not)))
             }
             Node::In { is_not, property, texts } => {
-                let value = (self.property)(property);
+                let value = self.property(*property);
                 Ok(value.map(|value| texts.iter().any(|text| **text == *value) != *is_not))
             }
             Node::AsBoolean(_) | Node::Literal(_) | Node::Property(_) | Node::Negate(_) => self.as_boolean(node),

@@ -17,6 +17,7 @@ mod value;
 mod tests;
 
 use crate::base::error::{Error, Result};
+use crate::record::properties::Properties;
 
 /// The maximum length of an expression in bytes.
 pub const LENGTH_MAX: usize = 16 << 10;
@@ -27,6 +28,10 @@ pub const DEPTH_MAX: usize = 100;
 #[derive(Clone, Debug)]
 pub struct Expression {
     text: Box<str>,
+    /// The names of properties that it has, sorted. A node has the index of one.
+    names: Box<[Box<str>]>,
+    /// How often it names a property.
+    uses: u64,
     root: Node,
 }
 
@@ -41,8 +46,7 @@ impl Expression {
                 what: format!("the expression has {} bytes, at most {LENGTH_MAX} are accepted", text.len()),
             });
         }
-        let root = parse::parse(text).map_err(|fault| fault.error(text))?;
-        Ok(Self { text: text.into(), root })
+        parse::parse(text).map_err(|fault| fault.error(text))
     }
 
     /// Returns the text that was parsed.
@@ -52,7 +56,26 @@ impl Expression {
 
     /// Returns whether a message with these properties fulfils the expression.
     pub fn matches<'p>(&self, property: impl Fn(&str) -> Option<&'p str>) -> bool {
-        evaluate::matches(&self.root, &property)
+        let values: Vec<_> = self.names.iter().map(|name| property(name)).collect();
+        evaluate::matches(&self.root, &values)
+    }
+
+    /// Returns the same for the properties of a record, which are walked once.
+    pub fn matches_properties(&self, properties: Properties<'_>) -> bool {
+        let mut values = vec![None; self.names.len()];
+        for (name, value) in properties.iter() {
+            let found = self.names.binary_search_by(|known| known.as_bytes().cmp(name)).ok();
+            if let Some(slot) = found.and_then(|found| values.get_mut(found)) {
+                // Of equal names the last counts.
+                *slot = std::str::from_utf8(value).ok();
+            }
+        }
+        evaluate::matches(&self.root, &values)
+    }
+
+    /// Returns how often the expression names a property, at least 1.
+    pub const fn uses(&self) -> u64 {
+        self.uses
     }
 }
 
@@ -125,7 +148,8 @@ enum Literal {
 #[derive(Clone, Debug, PartialEq)]
 enum Node {
     Literal(Literal),
-    Property(Box<str>),
+    /// The index of a name.
+    Property(usize),
     Negate(Box<Node>),
     Not(Box<Node>),
     /// A property where a truth value is needed. Properties are strings, so it is false, or null if it is absent.
@@ -145,7 +169,7 @@ enum Node {
     },
     In {
         is_not: bool,
-        property: Box<str>,
+        property: usize,
         texts: Box<[Box<str>]>,
     },
 }

@@ -1,12 +1,13 @@
 //! Builds an expression from tokens.
 //!
 //! In:     tokens.
-//! Out:    a tree, checked: what RocketMQ refuses is refused.
+//! Out:    an expression with its tree, checked: what RocketMQ refuses is refused.
 //! Always: neither parsing nor the tree is deeper than `DEPTH_MAX`.
 
 use super::token::{Keyword, Token, tokens};
 use super::value::{Value, compare};
-use super::{DEPTH_MAX, Fault, Literal, Node, Order, Search};
+use super::{DEPTH_MAX, Expression, Fault, Literal, Node, Order, Search};
+use crate::base::units::to_u64;
 
 type Parsed<T> = Result<T, Fault>;
 
@@ -18,13 +19,21 @@ struct Part {
     at: usize,
 }
 
-pub(super) fn parse(text: &str) -> Parsed<Node> {
+pub(super) fn parse(text: &str) -> Parsed<Expression> {
     let tokens = tokens(text)?;
-    let mut parser = Parser { tokens: &tokens, depth: 0 };
+    let name = |(token, _): &_| if let Token::Name(name) = token { Some(*name) } else { None };
+    let mut names: Vec<&str> = tokens.iter().filter_map(name).collect();
+    let uses = to_u64(names.len()).max(1);
+    names.sort_unstable();
+    names.dedup();
+    let mut parser = Parser { tokens: &tokens, names: &names, depth: 0 };
     let part = parser.either()?;
     let root = boolean(part)?;
     match parser.token() {
-        Token::End => Ok(root.node),
+        Token::End => {
+            let names = names.into_iter().map(Box::from).collect();
+            Ok(Expression { text: text.into(), names, uses, root: root.node })
+        }
         _ => Err(parser.fault("the expression has ended, and more follows")),
     }
 }
@@ -32,6 +41,8 @@ pub(super) fn parse(text: &str) -> Parsed<Node> {
 struct Parser<'t> {
     /// The tokens that are left.
     tokens: &'t [(Token<'t>, usize)],
+    /// The names of all of them, sorted.
+    names: &'t [&'t str],
     /// How many parentheses and operators with one operand are open.
     depth: usize,
 }
@@ -155,7 +166,7 @@ impl<'t> Parser<'t> {
                 Token::Keyword(Keyword::StartsWith) => self.has(left, is_not, Search::Start)?,
                 Token::Keyword(Keyword::EndsWith) => self.has(left, is_not, Search::End)?,
                 Token::Keyword(Keyword::Between) => self.between(left, is_not)?,
-                Token::Keyword(Keyword::In) => self.is_in(left, is_not)?,
+                Token::Keyword(Keyword::In) => self.is_in(&left, is_not)?,
                 _ => return Ok(left),
             };
         }
@@ -203,7 +214,7 @@ impl<'t> Parser<'t> {
         Self::part(if is_not { Node::NotBetween(operands) } else { Node::Between(operands) }, depth, value.at)
     }
 
-    fn is_in(&mut self, left: Part, is_not: bool) -> Parsed<Part> {
+    fn is_in(&mut self, left: &Part, is_not: bool) -> Parsed<Part> {
         let Node::Property(property) = left.node else {
             return Err(Fault { at: left.at, what: "IN needs the name of a property before it".to_owned() });
         };
@@ -261,7 +272,8 @@ impl<'t> Parser<'t> {
                 self.expect(Token::Sign(")"), ")")?;
                 return Ok(inside);
             }
-            Token::Name(name) => Node::Property(name.into()),
+            // All names were collected, so each is found.
+            Token::Name(name) => Node::Property(self.names.binary_search(&name).unwrap_or_else(|index| index)),
             Token::Text(text) => Node::Literal(Literal::Text(unquoted(text))),
             Token::Whole(image) => Node::Literal(whole(image).ok_or_else(|| self.fault("a number above 64 bits"))?),
             Token::Fraction(image) => Node::Literal(

@@ -16,7 +16,7 @@ use crate::base::error::{Error, Result};
 use crate::base::names::RETRY_PREFIX;
 use crate::base::sync::unmodelled::{Mutex, MutexGuard};
 use crate::base::units::{QueueId, QueueOffset};
-use crate::filter::{Selector, skipped_max};
+use crate::filter::{ReadBudget, Selector};
 use crate::index::deliveries::Consumed;
 use crate::record::properties::RETRY_TOPIC;
 use crate::store::{Store, StoredRecord};
@@ -242,7 +242,8 @@ impl Source {
 
     /// Returns the message at a queue offset, or `None` if retention has removed it.
     fn read_one(&self, store: &Store, queue_offset: u64) -> Result<Option<StoredRecord>> {
-        let read = store.read_within(&self.queue.topic, self.queue.queue_id, QueueOffset(queue_offset), 1, None, 1);
+        let (from, mut one) = (QueueOffset(queue_offset), ReadBudget::of_entries(1));
+        let read = store.read_within(&self.queue.topic, self.queue.queue_id, from, 1, None, &mut one);
         match read {
             Ok((records, _)) => Ok(records.into_iter().next()),
             Err(Error::OffsetTooOld { .. } | Error::MessageNotFound { .. }) => Ok(None),
@@ -261,12 +262,12 @@ impl Source {
     ) -> Result<()> {
         let (first, end) = store.queue_range(&self.queue.topic, self.queue.queue_id)?;
         state.queue.skip_to(first);
-        let last = state.queue.next().saturating_add(skipped_max(selector));
+        let mut budget = ReadBudget::of_request(selector);
         let most = limit.min(batch.messages.len().saturating_add(self.room.left()));
         while !batch.is_full() {
             let room = state.queue.room(terms.now_ms).min(most.saturating_sub(batch.messages.len()));
             let from = state.queue.next();
-            if room == 0 || from >= end.min(last) {
+            if room == 0 || from >= end || budget.entries() == 0 {
                 break;
             }
             let read = store.read_within(
@@ -275,7 +276,7 @@ impl Source {
                 QueueOffset(from),
                 room,
                 selector,
-                last - from,
+                &mut budget,
             );
             let (records, next) = match read {
                 Ok(read) => read,
