@@ -133,9 +133,13 @@ impl Shared {
 
     /// Finds the waiting message that a recall names.
     fn find_timed(&self, recall: &Recall<'_>) -> Result<Timed> {
-        let same_time: Vec<Timed> = self.inner.lock().derived.timed.at(recall.due_ms).collect();
-        for message in same_time {
-            let is_it = self.log.read(PhysicalOffset(message.physical_offset), self.log.appended(), |view, _| {
+        // By the index, because many messages may wait for the same time.
+        for physical_offset in self.candidates(TIMED_TOPIC, recall.unique_id)? {
+            let message = Timed { due_ms: recall.due_ms, physical_offset: physical_offset.0 };
+            if !self.inner.lock().derived.timed.contains(message) {
+                continue;
+            }
+            let is_it = self.log.read(physical_offset, self.log.appended(), |view, _| {
                 view.properties.get_str(REAL_TOPIC) == Some(recall.topic) && view.unique_id() == Some(recall.unique_id)
             });
             // A damaged record is not this message. Its delivery reports it.

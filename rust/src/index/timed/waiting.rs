@@ -1,7 +1,7 @@
 //! The timed messages that wait, in memory, by the time at which they are due.
 //!
 //! In:     each message's time and physical offset.
-//! Out:    those that are due, the time of the next one, all of a given time.
+//! Out:    those that are due, the time of the next one.
 //! Always: about 30 bytes a message. A copy shares the memory until one of both changes: a copy of a million messages
 //!         costs as much as a list of their minutes, and the first change after it one minute's messages.
 //! Not here: the messages themselves, which are in the log.
@@ -82,13 +82,6 @@ impl Waiting {
         let after = Timed { due_ms: now.0.saturating_add(1), physical_offset: 0 };
         let blocks = self.blocks.range(after.due_ms.div_euclid(BLOCK_MS)..);
         blocks.filter_map(|(_, block)| block.range(after..).next()).map(|message| message.due_ms).next()
-    }
-
-    /// Returns the messages of exactly this time.
-    pub fn at(&self, due_ms: i64) -> impl Iterator<Item = Timed> + '_ {
-        let block = self.blocks.get(&due_ms.div_euclid(BLOCK_MS));
-        let all = Timed { due_ms, physical_offset: 0 }..=Timed { due_ms, physical_offset: u64::MAX };
-        block.into_iter().flat_map(move |block| block.range(all.clone()).copied())
     }
 
     /// Returns the lowest physical offset. Looks at all messages.
