@@ -1,5 +1,5 @@
-"""Guards replicas of RocketMQ masters of each kind: RocketMQ 4.9, one that waits for its slave, one with TLS,
-and one that is silent for longer than either side waits.
+"""Guards replicas of RocketMQ masters of each kind: RocketMQ 4.9, one that waits for its slave, one with TLS, one whose
+timer has messages, and one that is silent for longer than either side waits.
 """
 
 from __future__ import annotations
@@ -7,7 +7,9 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -181,3 +183,39 @@ def test_silence_of_either_side(rocketmq_home: Home, tmp_path: Path) -> None:
                 os.kill(pid, signal.SIGCONT)
             is_copied()
             assert slaves_of(port).isdisjoint(before)
+
+
+def test_messages_in_the_timer_of_a_master_are_taken_over(rocketmq: Peer, tmp_path: Path) -> None:
+    """Each is delivered once, not before its time: by the master, or by the replica that took over. The master moves
+    those that are more than ten seconds ahead within its timer."""
+    master = Master(tmp_path / "master", timerWheelEnable=True, timerRollWindowSlot=10)
+    master.settings |= {"recallMessageEnable": True}
+    copy = Copy(tmp_path / "copy", master.address)
+    delays_s = {f"k{number}": delay for number, delay in enumerate([2] * 10 + [60] * 10 + [90] * 10)}
+    due_ms: dict[str, float] = {}
+    with master.start(rocketmq) as broker, copy.running():
+
+        def delivered() -> int:
+            return sum(end for topic, _, _, end in broker.status()["queues"] if topic == TOPIC)
+
+        with txstore.connect(broker.names, send_msg_timeout=30) as client:
+            sender, handles = client.producer("reminders"), {}
+            for key, delay in delays_s.items():
+                due = datetime.now(UTC) + timedelta(seconds=delay)
+                handles[key] = sender.send(Message(TOPIC, key.encode(), keys=[key], deliver_at=due)).recall_handle
+                due_ms[key] = due.timestamp() * 1000
+            for key in ("k12", "k29"):
+                assert sender.recall(str(handles[key]))
+                del due_ms[key]
+        eventually(lambda: delivered() == 10, 55)
+        eventually(lambda: copy.has(master.end()), CAUGHT_UP_S)
+        assert copy.status().failure is None
+    with copy.running(signal.SIGKILL):
+        copy.promote()
+    with copy.running():
+        found = rocketmq.consume(
+            copy.names, "readers", {TOPIC: "*"}, at_least=len(due_ms), idle_ms=5_000, timeout_ms=115_000
+        )
+    assert Counter(one["keys"] for one in found) == Counter(list(due_ms))
+    early = {one["keys"]: due_ms[one["keys"]] - one["store_timestamp_ms"] for one in found}
+    assert {key: by for key, by in early.items() if by > 0} == {}

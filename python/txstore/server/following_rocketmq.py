@@ -44,8 +44,8 @@ _TABLES = {
 }
 # The engine keeps the progress of transactions, and a master's is taken over by `adopt_progress`.
 _PROGRESS = (HALF_TOPIC, OP_TOPIC)
-# Topics of messages that RocketMQ keeps outside of its log, too.
-_NOT_CONTINUED = ("rmq_sys_wheel_timer", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC")
+# Topics of transactions whose state RocketMQ keeps outside of its log.
+_NOT_CONTINUED = ("RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC")
 _EMPTY = "hint: start with an empty directory to follow it; keep this one if it may have messages that only it has"
 
 
@@ -245,9 +245,8 @@ class FollowingRocketMQ:
         for topic, _, first, end in self._store.queues():
             if topic in _NOT_CONTINUED and end > first:
                 raise InvalidOptionError(
-                    f"the log of {self._address} has messages of {topic}, which RocketMQ keeps elsewhere, too\n"
-                    "hint: the copy can be read, and not continued by txstore; with timerWheelEnable=false the master "
-                    "refuses such messages",
+                    f"the log of {self._address} has messages of {topic}, whose state RocketMQ keeps elsewhere\n"
+                    "hint: the copy can be read, and not continued by txstore; transRocksDBEnable=false at the master",
                     option="replica_of",
                 )
 

@@ -57,10 +57,14 @@ pub(super) struct BrokerTimer {
 }
 
 impl BrokerTimer {
+    /// Returns whether the file exists. It does not in a copy of a broker's log, and where nothing waited yet.
+    pub(super) fn is_known(storage: &dyn Storage) -> Result<bool> {
+        Ok(storage.len(CHECKPOINT)?.is_some_and(|length| length >= to_u64(CHECKPOINT_BYTES)))
+    }
+
     /// Reads the file; the state of a timer that never ran if there is none.
     pub(super) fn load(storage: &dyn Storage) -> Result<Self> {
-        let whole = to_u64(CHECKPOINT_BYTES);
-        if storage.len(CHECKPOINT)?.is_none_or(|length| length < whole) {
+        if !Self::is_known(storage)? {
             return Ok(Self::default());
         }
         let file = storage.open(CHECKPOINT, OpenMode::Read)?;
@@ -120,6 +124,10 @@ pub(super) fn refuse_waiting(storage: &dyn Storage) -> Result<()> {
         let what = "messages may wait in the timer of a RocketMQ broker that was not stopped cleanly; it is not continued\n\
                     hint: it can be read; start a broker on it, and stop it when its timer has delivered everything";
         return Err(foreign(storage, &directory, what));
+    }
+    if !BrokerTimer::is_known(storage)? {
+        // A copy of a broker's log: the log tells what waits, and the opening takes it over.
+        return Ok(());
     }
     let mut waiting = 0_u64;
     for_each(storage, &directory, |queue_offset, view| {

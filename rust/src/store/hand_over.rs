@@ -31,7 +31,7 @@ pub struct HandedOver {
 
 /// What is done with the messages of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Move {
+pub(super) enum Move {
     /// They wait in this topic.
     To(&'static str),
     /// Their wait ends, because a broker has delivered them.
@@ -58,11 +58,15 @@ impl Store {
 
 impl Shared {
     /// Takes back the messages that were handed over, and ends the waits of those that a broker has delivered. Recovery
-    /// has refused the store if some of them still wait in a broker's timer.
+    /// has refused the store if some of them still wait in a broker's timer. In a copy of a broker's log, which has no
+    /// timer, takes over what waits there.
     pub(super) fn take_back_timed(&self) -> Result<()> {
         let end = self.wheel_end();
         if end == 0 {
             return Ok(());
+        }
+        if !BrokerTimer::is_known(self.storage.as_ref())? {
+            self.take_over_timed()?;
         }
         let timer = BrokerTimer::load(self.storage.as_ref())?;
         let (from, to) = match timer.read_ms {
@@ -107,7 +111,7 @@ impl Shared {
         Ok(found)
     }
 
-    fn move_timed(&self, all: &[Timed], to: Move, done: &mut HandedOver) -> Result<()> {
+    pub(super) fn move_timed(&self, all: &[Timed], to: Move, done: &mut HandedOver) -> Result<()> {
         let mut rest = all;
         while !rest.is_empty() {
             let (mut records, mut bytes) = (Vec::new(), 0);

@@ -52,6 +52,7 @@ mod state;
 mod statistics;
 mod stored_record;
 mod sync_thread;
+mod take_over;
 #[cfg(test)]
 mod tests;
 mod without_waiting;

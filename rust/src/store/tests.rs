@@ -29,6 +29,7 @@ mod retention;
 mod several;
 mod slaves;
 mod snapshots;
+mod take_over;
 mod timed;
 mod transactions;
 mod without_waiting;

@@ -141,6 +141,11 @@ pub const fn wheel_ms(due_ms: i64) -> i64 {
     due_ms.saturating_sub(1).div_euclid(WHEEL_SLOT_MS) * WHEEL_SLOT_MS
 }
 
+/// Returns when a broker delivers what is in its timer with a `TIMER_OUT_MS`: when the second is over.
+pub const fn wheel_end_ms(out_ms: i64) -> i64 {
+    out_ms.saturating_add(WHEEL_SLOT_MS)
+}
+
 /// Adds to a message's properties what hides it until it is due.
 pub fn hide(topic: &str, queue_id: QueueId, due_ms: i64, text: &mut Vec<u8>) {
     delay::hide(topic, queue_id, text);

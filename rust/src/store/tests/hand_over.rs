@@ -7,7 +7,7 @@ use crate::index::timed::wheel_ms;
 use crate::record::properties::{HANDED_OVER, TIMER_DELIVER_MS, TIMER_OUT_MS};
 use crate::storage::memory::FaultKind;
 
-const CHECKPOINT: &str = "config/timercheck";
+pub(super) const CHECKPOINT: &str = "config/timercheck";
 
 /// Returns the bodies that a broker would read in its timer's queue, with the times at which it would deliver them.
 fn for_a_broker(bench: &Bench, store: &Store) -> Vec<(Vec<u8>, i64)> {
