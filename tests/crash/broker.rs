@@ -47,7 +47,7 @@ pub struct Broker<'c> {
     base: u64,
     pub at: u64,
     pub next: std::collections::BTreeMap<(String, i32), u64>,
-    now_ms: i64,
+    pub now_ms: i64,
     halves: Vec<Half>,
     /// Half queue offsets that the next op will name.
     batch: Vec<u64>,
@@ -95,6 +95,13 @@ impl<'c> Broker<'c> {
         (self.log, self.at, self.next) = (log, at, next);
         self.log.resize((at - self.base) as usize, 0);
         (self.halves, self.batch, self.ops) = (Vec::new(), Vec::new(), Vec::new());
+    }
+
+    /// Waits for a time. Returns how many milliseconds.
+    pub fn wait_until(&mut self, ms: i64) -> i64 {
+        let left_ms = (ms - self.now_ms).max(0);
+        self.now_ms += left_ms;
+        left_ms
     }
 
     /// Sends a message to some queue.
@@ -260,7 +267,7 @@ impl<'c> Broker<'c> {
     }
 
     /// Appends a record and returns its queue offset and physical offset.
-    fn append(&mut self, topic: &str, queue: i32, bits: i32, offset: u64, body: &[u8], text: &[u8]) -> (u64, u64) {
+    pub fn append(&mut self, topic: &str, queue: i32, bits: i32, offset: u64, body: &[u8], text: &[u8]) -> (u64, u64) {
         let draft = Draft {
             topic,
             queue_id: QueueId(queue),

@@ -30,9 +30,9 @@ pub struct Record {
     pub size: u64,
     pub crc: u32,
     pub stored_ms: i64,
-    topic: String,
+    pub topic: String,
     queue: i32,
-    queue_offset: u64,
+    pub queue_offset: u64,
     is_queued: bool,
     tags_code: i64,
 }
@@ -54,25 +54,33 @@ pub struct Left {
     pub was_stopped: bool,
     /// The time of the checkpoint.
     pub known_ms: i64,
+    /// Where its timer's messages waited, and where they are delivered.
+    pub delivered: Vec<(u64, u64)>,
+    /// For how many milliseconds it waited for them.
+    pub waited_ms: i64,
     pub story: String,
 }
 
 pub struct Life<'c> {
-    broker: Broker<'c>,
-    memory: Memory,
+    pub broker: Broker<'c>,
+    pub memory: Memory,
     queue_file_size: u64,
     /// The physical offset of the first file.
-    base: u64,
+    pub base: u64,
     began: u64,
     /// Up to this physical offset the log is in its files.
     written: u64,
     durable_end: u64,
     known_ms: i64,
-    records: Vec<Record>,
+    pub records: Vec<Record>,
     begun: BTreeMap<(String, i32), u64>,
     /// The ends of queues whose messages are all gone.
     floor: BTreeMap<(String, i32), u64>,
     dirty: BTreeSet<String>,
+    /// Whether it is RocketMQ 5 with a timer. It then runs until its timer has delivered everything.
+    has_timer: bool,
+    delivered: Vec<(u64, u64)>,
+    pub waited_ms: i64,
     story: String,
 }
 
@@ -138,6 +146,7 @@ pub fn live(
     }
     let floor = (history.gone_below.iter()).map(|(name, first)| (name.clone(), *first)).collect();
     let known_ms = records.last().map_or(0, |last| last.stored_ms);
+    let has_timer = chance.one_in(2);
     let broker =
         Broker::continuing(chance, file_size, base, &bytes[..(end - base) as usize], next, now_ms.max(known_ms) + 1);
     let mut life = Life {
@@ -153,6 +162,9 @@ pub fn live(
         begun,
         floor,
         dirty: BTreeSet::new(),
+        has_timer,
+        delivered: Vec::new(),
+        waited_ms: 0,
         story: String::new(),
     };
     life.all(&mut history.count)
@@ -176,21 +188,21 @@ impl Life<'_> {
                 self.step(count);
             }
             match self.broker.chance.below(4) {
-                0 => return self.stopped(),
+                0 => return self.stopped(count),
                 1 => self.torn_record(),
                 2 => self.tell("killed"),
                 _ => self.lose_power(),
             }
             let (records, end) = self.on_disk();
             (self.records, self.written) = (records, end);
-            if self.broker.chance.one_in(3) {
+            if !self.has_timer && self.broker.chance.one_in(3) {
                 return self.left(false);
             }
             self.recover();
         }
     }
 
-    fn tell(&mut self, what: &str) {
+    pub fn tell(&mut self, what: &str) {
         self.story.push_str(what);
         self.story.push_str("; ");
     }
@@ -201,13 +213,7 @@ impl Life<'_> {
             1..=4 => self.flush(),
             _ => {
                 self.broker.step(count);
-                self.write();
-                // After a record that ends exactly where an older one begins, a broker would find the older one again.
-                while self.is_followed_by_a_record() {
-                    self.broker.plain(count);
-                    self.write();
-                    self.flush();
-                }
+                self.write_followed_by_no_record(count);
             }
         }
     }
@@ -235,6 +241,17 @@ impl Life<'_> {
             self.write();
         }
         self.flush();
+    }
+
+    /// Writes what is new. After a record that ends exactly where an older one begins, a broker would find the older one
+    /// again.
+    pub fn write_followed_by_no_record(&mut self, count: &mut u64) {
+        self.write();
+        while self.is_followed_by_a_record() {
+            self.broker.plain(count);
+            self.write();
+            self.flush();
+        }
     }
 
     /// Writes what is new, without a sync: the log, then the queue entries.
@@ -273,7 +290,7 @@ impl Life<'_> {
     }
 
     /// Writes bytes to a file, which is created with its full length.
-    fn put(&mut self, path: &str, position: u64, bytes: &[u8], length: u64) {
+    pub fn put(&mut self, path: &str, position: u64, bytes: &[u8], length: u64) {
         if self.memory.len(path).unwrap().is_none() {
             let mut dir = path.rsplit_once('/').map_or("", |(dir, _)| dir);
             self.memory.create_dir(dir).unwrap();
@@ -291,7 +308,7 @@ impl Life<'_> {
         self.dirty.insert(path.to_owned());
     }
 
-    fn flush_file(&mut self, path: &str) {
+    pub fn flush_file(&mut self, path: &str) {
         self.memory.open(path, OpenMode::Write).unwrap().sync().unwrap();
         self.dirty.remove(path);
     }
@@ -395,7 +412,10 @@ impl Life<'_> {
         self.tell(&format!("recovered at {}", self.written));
     }
 
-    fn stopped(&mut self) -> Left {
+    fn stopped(&mut self, count: &mut u64) -> Left {
+        if self.has_timer {
+            self.delivered = self.deliver_timed(count);
+        }
         self.flush();
         if let Some(last_ms) = self.records.last().map(|last| last.stored_ms) {
             self.checkpoint(last_ms);
@@ -416,6 +436,8 @@ impl Life<'_> {
             begun: self.begun.clone(),
             was_stopped,
             known_ms: self.known_ms,
+            delivered: std::mem::take(&mut self.delivered),
+            waited_ms: self.waited_ms,
             story: std::mem::take(&mut self.story),
         }
     }

@@ -93,7 +93,7 @@ fn simulation_keeps_every_promise() {
     let total = total.unwrap_or_else(|failure| panic!("\n{failure}"));
     let _ = writeln!(
         std::io::stderr(),
-        "simulation: {} runs, {} crashes, {} records and {} promises looked at, {} ends, {} log files removed, {} lives of brokers, {} blurred, {} jumps of the clock, {} delayed and {} timed messages delivered, {} recalled, {} database rows ({} transactions ended by a check of them), 0 violations, {:.0} s",
+        "simulation: {} runs, {} crashes, {} records and {} promises looked at, {} ends, {} log files removed, {} lives of brokers, {} blurred, {} jumps of the clock, {} delayed and {} timed messages delivered, {} recalled, {} handed over ({} delivered by brokers), {} database rows ({} transactions ended by a check of them), 0 violations, {:.0} s",
         total.runs,
         total.crashes,
         total.records,
@@ -106,6 +106,8 @@ fn simulation_keeps_every_promise() {
         total.delivered,
         total.timed,
         total.recalled,
+        total.handed_over,
+        total.by_brokers,
         total.rows,
         total.checked,
         progress.seconds(),

@@ -47,6 +47,7 @@ impl Machine {
         next.has_sets = self.has_sets;
         (next.delivered, next.jumps, next.database) = (self.delivered, self.jumps, self.database);
         (next.delivered_timed, next.recalled) = (self.delivered_timed, self.recalled);
+        (next.handed_over, next.delivered_by_brokers) = (self.handed_over, self.delivered_by_brokers);
         next
     }
 
@@ -66,7 +67,8 @@ impl Machine {
         next.storage.shadow.lock().unwrap().continue_with(left.began, log, base);
         // The broker took its time.
         let last_ms = left.records.last().map_or(0, |last| last.stored_ms);
-        next.clock.advance((last_ms - next.clock.wall().0).clamp(0, 100_000));
+        next.clock.advance((last_ms - next.clock.wall().0).clamp(0, 100_000 + left.waited_ms));
+        next.a_broker_delivered(&left.delivered, left.end);
         let history = &mut next.history;
         for name in left.begun.iter().filter(|(_, begun)| **begun >= left.began).map(|(name, _)| name) {
             history.deleted.remove(name);
@@ -114,6 +116,7 @@ impl Machine {
             broker_progress: origin.broker_progress,
             raw_progress: Some(raw.progress),
             crc: self.crc(),
+            is_handed_over: self.is_handed_over,
             thorough,
         };
         let found = check(&store, expected)?;
@@ -123,6 +126,7 @@ impl Machine {
             self.database.forget_below(store.stat().unwrap().min_physical_offset, &self.history.halves);
             self.database.agrees(&found, must_end, self.options.transaction_flush_disk_type)?;
             self.adopt(&store, &found, origin)?;
+            self.a_broker_reads_what_was_handed_over(&store)?;
             self.ages = Ages::opened(&self.memory, &found.log, &self.options, self.clock.as_ref());
         }
         self.storage.shadow.lock().unwrap().settle(&found.log, found.end);
@@ -141,6 +145,7 @@ impl Machine {
             broker_progress: origin.broker_progress,
             raw_progress: None,
             crc: self.crc(),
+            is_handed_over: self.is_handed_over,
             thorough: false,
         };
         let found = check(store, expected)?;
@@ -165,6 +170,7 @@ impl Machine {
             broker_progress: origin.broker_progress,
             raw_progress: None,
             crc: self.crc(),
+            is_handed_over: self.is_handed_over,
             thorough: true,
         };
         check(&store, expected)?;
@@ -327,6 +333,8 @@ pub fn check_closed(machine: &Machine) -> Held {
     if !machine.history.begun.is_empty() {
         return Ok(());
     }
+    // An opening takes back what was handed over.
+    let closed = if machine.is_handed_over { opened_again(machine, &closed)? } else { closed };
     let rebuilt = machine.memory.crash(0, CrashKeep::PageCache);
     for path in ["consumequeue", "index"] {
         rebuilt.remove_dir(path).unwrap();
@@ -351,6 +359,16 @@ pub fn check_closed(machine: &Machine) -> Held {
     let differs =
         || theirs.iter().zip(&ours).find(|(one, other)| one != other).map(|(one, other)| format!("{one:?} {other:?}"));
     hold(theirs == ours, "L6", || format!("built again, the queues differ: {:?}", differs()))
+}
+
+/// Returns the files of a closed store after it was opened and closed once more.
+fn opened_again(machine: &Machine, closed: &Memory) -> Held<Memory> {
+    let memory = closed.crash(0, CrashKeep::PageCache);
+    let options = machine.options.clone();
+    Store::open_with(Arc::new(memory.clone()), Arc::clone(&machine.clock) as _, options)
+        .and_then(|store| store.close())
+        .or_else(|error| refused(&error))?;
+    Ok(memory)
 }
 
 /// Returns the queue files. If the wall clock `jumped`, without the times at which delayed messages are due: built again,

@@ -118,6 +118,19 @@ fn scripts() -> Vec<(&'static str, Vec<Step>)> {
             ],
         ),
         (
+            "hand_over",
+            vec![
+                open(),
+                Step::SendTimed { topic: 0, queue: 0, times: vec![(1_200, false), (900, true)] },
+                half_in(1_000),
+                end(0, Commit),
+                Step::HandOver,
+                // This takes them back before.
+                Step::HandOver,
+                close(),
+            ],
+        ),
+        (
             "database",
             vec![
                 open(),

@@ -105,6 +105,8 @@ pub struct History {
     pub delayed: Vec<Delayed>,
     /// Messages that wait for a time of their own, or have waited.
     pub timed: Vec<Timed>,
+    /// Timed messages were handed over to a broker, or a client tried to.
+    pub hands_over: bool,
     /// Halves that were checked, and whose answer is outstanding.
     pub answers: Vec<(HalfCopy, EndKind)>,
     pub offsets: BTreeMap<Reader, Acknowledged>,
@@ -142,7 +144,7 @@ impl History {
         self.messages
             .retain(|_, message| message.physical_offset.is_none_or(|physical_offset| physical_offset >= minimum));
         self.delayed.retain(|one| one.physical_offset.is_none_or(|at| at >= minimum));
-        self.timed.retain(|one| one.physical_offset.is_none_or(|at| at >= minimum));
+        self.timed.retain(|one| one.may_be_moved || one.physical_offset.is_none_or(|at| at >= minimum));
         self.shown.retain(|shown| shown.physical_offset >= minimum);
         self.answers.retain(|(copy, _)| copy.physical_offset >= minimum);
         let (gone, left) = std::mem::take(&mut self.halves).into_iter().partition(|half: &Half| {

@@ -70,6 +70,7 @@ pub fn forged_envelope(topic: &str, own: &[(&str, &str)]) -> Held<Envelope> {
 }
 
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools)] // They are independent of each other.
 pub struct Machine {
     pub memory: Memory,
     pub storage: Arc<Watched>,
@@ -94,6 +95,12 @@ pub struct Machine {
     pub delivered_timed: u64,
     /// The number of timed messages that were recalled.
     pub recalled: u64,
+    /// Whether the timed messages were handed over since the last opening, so that the store delivers none.
+    pub is_handed_over: bool,
+    /// The number of timed messages that were handed over.
+    pub handed_over: u64,
+    /// The number of those that a broker delivered.
+    pub delivered_by_brokers: u64,
     /// Jumps of the wall clock.
     pub jumps: u64,
     pub database: Database,
@@ -132,6 +139,9 @@ impl Machine {
             delivered: 0,
             delivered_timed: 0,
             recalled: 0,
+            is_handed_over: false,
+            handed_over: 0,
+            delivered_by_brokers: 0,
             jumps: 0,
             database: Database::default(),
             ages: Ages::default(),
@@ -248,6 +258,7 @@ impl Machine {
             Step::Deliver { most } => self.deliver(store, *most),
             Step::SendTimed { topic, queue, times } => self.send_timed(store, (*topic, *queue), times),
             Step::Recall { which } => self.recall(store, *which),
+            Step::HandOver => self.hand_over(store),
             Step::BeginRow { topic, queue, size, time } => {
                 let time = time.map(|(ms, is_span)| self.time(ms, is_span));
                 self.begin_row(store, (*topic, *queue), *size, time)
@@ -263,6 +274,7 @@ impl Machine {
         if self.store.is_none() {
             let opened = self.try_open();
             self.store = self.note(opened)?;
+            self.is_handed_over = false;
         }
         Ok(())
     }

@@ -10,6 +10,7 @@
 mod ages;
 mod broker;
 mod broker_life;
+mod broker_timer;
 mod campaign;
 mod chance;
 mod check;
@@ -18,6 +19,7 @@ mod crash;
 mod database;
 mod delays;
 mod exhaustive;
+mod hand_over;
 mod history;
 mod machine;
 mod promises;

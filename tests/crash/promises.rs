@@ -40,6 +40,8 @@ pub struct Expected<'a> {
     pub raw_progress: Option<(u64, u64)>,
     /// Whether txstore's records carry a CRC of their own.
     pub crc: bool,
+    /// Timed messages were handed over to a broker since the last opening.
+    pub is_handed_over: bool,
     /// Also makes slow checks: keys, the history that the store returns, repeated ends.
     pub thorough: bool,
 }

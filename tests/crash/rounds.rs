@@ -331,6 +331,10 @@ impl Machine {
         let (waiting, found) = (self.history.timed_waiting(), store.timed_messages().unwrap());
         hold(found == waiting, "D3", || format!("{waiting} messages waited for their time at the close, now {found}"))?;
         let log = crate::promises::read_log(store)?;
+        self.timed_are_moved(&log, Self::log_end(store));
+        let left = self.history.timed.iter().find(|one| one.is_waiting() && one.is_handed_over);
+        hold(left.is_none(), "D3", || format!("it was not taken back: {left:?}"))?;
+        self.a_broker_reads_what_was_handed_over(store)?;
         self.ages = Ages::opened(&self.memory, &log, &self.options, self.clock.as_ref());
         Ok(())
     }

@@ -35,6 +35,10 @@ pub struct Tally {
     pub timed: u64,
     /// Such messages that were recalled.
     pub recalled: u64,
+    /// How often such a message was handed over to a broker.
+    pub handed_over: u64,
+    /// Such messages that a broker delivered.
+    pub by_brokers: u64,
     /// Rows that local transactions committed in the model of a database.
     pub rows: u64,
     /// Transactions with such a row, or without it, that a check ended.
@@ -60,6 +64,8 @@ impl Tally {
         self.delivered += other.delivered;
         self.timed += other.timed;
         self.recalled += other.recalled;
+        self.handed_over += other.handed_over;
+        self.by_brokers += other.by_brokers;
         self.rows += other.rows;
         self.checked += other.checked;
         self.jumps += other.jumps;
@@ -341,6 +347,13 @@ impl Run {
             machine.note_first_offsets(&store);
             machine.store = Some(store);
         }
+        if self.chance.one_in(2) {
+            self.tell(format_args!("{:?}", Step::HandOver));
+            self.machine().take(&Step::HandOver)?;
+        }
+        let keep = if self.chance.one_in(2) { CrashKeep::PowerLoss } else { CrashKeep::PageCache };
+        let seed = self.chance.number();
+        let machine = self.machine.as_mut().unwrap();
         machine.take(&Step::Close)?;
         if machine.is_faulty() || machine.store.is_some() {
             return Ok(false);
@@ -349,7 +362,7 @@ impl Run {
         let machine = self.machine.as_mut().unwrap();
         let options = &machine.options;
         let sizes = (options.commit_log_file_size.unwrap(), options.consume_queue_file_size.unwrap());
-        let (memory, wall) = (machine.memory.crash(0, CrashKeep::PageCache), machine.clock.wall().0);
+        let (memory, wall) = (machine.memory.crash(seed, keep), machine.clock.wall().0);
         let left = crate::broker_life::live(memory, &mut self.chance, sizes, wall, &mut machine.history);
         let _ = self.story.write_fmt(format_args!("  a broker from {} to {}: {}\n", left.began, left.end, left.story));
         check_hole(machine, &left, self.chance.index(1 << 16), self.chance.one_in(2))?;
@@ -415,6 +428,7 @@ impl Run {
         (self.tally.ends, self.tally.expired) = (machine.ends, machine.expired);
         (self.tally.delivered, self.tally.jumps) = (machine.delivered, machine.jumps);
         (self.tally.timed, self.tally.recalled) = (machine.delivered_timed, machine.recalled);
+        (self.tally.handed_over, self.tally.by_brokers) = (machine.handed_over, machine.delivered_by_brokers);
         (self.tally.rows, self.tally.checked) = (machine.database.committed, machine.database.checked);
         let all: Vec<u8> = crate::crash::files(&machine.memory, "")
             .into_iter()

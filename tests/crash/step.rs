@@ -2,7 +2,7 @@
 //!
 //! In:     a generator.
 //! Out:    steps.
-//! Not here: what a step does (machine.rs, rounds.rs, delays.rs, timed.rs, database.rs).
+//! Not here: what a step does (machine.rs, rounds.rs, delays.rs, timed.rs, `hand_over.rs`, database.rs).
 
 use txstore::store::{Decider, EndKind};
 
@@ -131,6 +131,8 @@ pub enum Step {
     Recall {
         which: usize,
     },
+    /// Hands all timed messages over to a broker.
+    HandOver,
     /// Delivers delayed and timed messages that are due.
     Deliver {
         most: usize,
@@ -180,7 +182,7 @@ pub fn jump_ms(chance: &mut Chance) -> i64 {
 /// Chooses a step.
 pub fn step(chance: &mut Chance) -> Step {
     let (topic, queue, which) = (chance.index(2), chance.index(2) as i32, chance.index(1 << 20));
-    match chance.below(103) {
+    match chance.below(105) {
         0..=8 => {
             let messages = chance.pick(&[1, 1, 2, 4]);
             Step::Send { topic, queue, messages, size: chance.pick(&SIZES[..6]) }
@@ -244,6 +246,7 @@ pub fn step(chance: &mut Chance) -> Step {
             Step::SendTimed { topic, queue, times }
         }
         101..=102 => Step::Recall { which },
+        103..=104 => Step::HandOver,
         92 => Step::FillDisk { kind: kind(chance) },
         _ => Step::Jump { ms: jump_ms(chance) },
     }

@@ -17,7 +17,7 @@ use txstore::store::{NewMessage, Recall, Store, StoredRecord, Unacknowledged, Wa
 use crate::history::{Half, Held, History, Message, TOPICS, broken, hold};
 use crate::machine::{Machine, forged_envelope};
 use crate::promises::Found;
-use crate::waits::{AFTER, AT, OF_HALF, REAL_QUEUE, REAL_TOPIC, WAITING, due_ms, is_committed};
+use crate::waits::{AFTER, AT, OF_HALF, REAL_QUEUE, REAL_TOPIC, WAITING, WHEEL, due_ms, is_committed};
 
 /// By how much a message's time differs from that of its sending, in milliseconds: some passed, some soon.
 pub const AHEAD_MS: [i64; 9] = [-5_000, 0, 1, 3, 300, 500, 900, 1_200, 7_000];
@@ -86,6 +86,7 @@ pub enum End {
 
 /// A message that waits for its time, or has waited: a client sent it, or its transaction was committed.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools)] // They are independent of each other.
 pub struct Timed {
     pub topic: String,
     pub queue: i32,
@@ -100,18 +101,24 @@ pub struct Timed {
     pub recall_tried: bool,
     /// A call failed that may have begun or ended its wait.
     pub is_doubtful: bool,
+    /// Where it waited before it was moved.
+    pub before: Vec<u64>,
+    /// It waits in a broker's timer.
+    pub is_handed_over: bool,
+    /// A hand-over failed that may have moved it.
+    pub may_be_moved: bool,
     /// How its wait ended, the physical offset of the record that ended it if it is known, and the log's end then.
     pub ended: Option<(End, Option<u64>, u64)>,
 }
 
 impl Timed {
-    const fn is_waiting(&self) -> bool {
+    pub const fn is_waiting(&self) -> bool {
         self.physical_offset.is_some() && self.ended.is_none()
     }
 
-    /// Returns whether it waits, whatever calls that failed have done.
+    /// Returns whether it waits at its physical offset, whatever calls that failed have done.
     pub const fn waits_certainly(&self) -> bool {
-        self.is_waiting() && !self.recall_tried && !self.is_doubtful
+        self.is_waiting() && !self.recall_tried && !self.is_doubtful && !self.may_be_moved
     }
 
     /// Returns where it was delivered.
@@ -150,13 +157,16 @@ impl History {
                 end: found.end,
                 recall_tried: false,
                 is_doubtful: false,
-                ended: one.ended.map(|(end, physical_offset)| (end, Some(physical_offset), found.end)),
+                is_handed_over: view.topic == WHEEL,
+                before: one.before.clone(),
+                may_be_moved: false,
+                ended: one.end().map(|(end, physical_offset)| (end, Some(physical_offset), found.end)),
             }
         });
         self.timed = adopted.collect();
     }
 
-    fn timed_at(&mut self, physical_offset: u64) -> Option<&mut Timed> {
+    pub fn timed_at(&mut self, physical_offset: u64) -> Option<&mut Timed> {
         self.timed.iter_mut().find(|one| one.physical_offset == Some(physical_offset))
     }
 }
@@ -186,6 +196,9 @@ impl Machine {
                     end: 0,
                     recall_tried: false,
                     is_doubtful: false,
+                    is_handed_over: false,
+                    before: Vec::new(),
+                    may_be_moved: false,
                     ended: None,
                 });
             } else {
@@ -266,7 +279,7 @@ impl Machine {
                 for (at, tried) in same.iter().zip(tried) {
                     self.history.timed[*at].recall_tried = tried;
                 }
-                hold(same.is_empty() || faulty, "D3", || format!("it is not found: {one:?}"))?;
+                hold(same.is_empty() || faulty || self.is_handed_over, "D3", || format!("it is not found: {one:?}"))?;
                 hold(Self::log_end(store) == before, "D3", || format!("a refused recall of {one:?} wrote"))
             }
             Err(error) => self.note::<()>(Err(error)).map(|_| ()),
@@ -298,6 +311,9 @@ impl Machine {
                 end,
                 recall_tried: false,
                 is_doubtful: half.reported.is_none(),
+                is_handed_over: false,
+                before: Vec::new(),
+                may_be_moved: false,
                 ended: None,
             });
         }
@@ -314,7 +330,8 @@ impl Machine {
         end: u64,
     ) -> Held<Option<i64>> {
         let wall_ms = self.clock.wall().0;
-        let waiting = self.history.timed.iter().filter(|one| one.is_waiting());
+        let is_due = |one: &&Timed| one.is_waiting() && !self.is_handed_over;
+        let waiting = self.history.timed.iter().filter(is_due);
         let mut waiting: Vec<(i64, u64)> = waiting.map(|one| (one.due_ms, one.physical_offset.unwrap())).collect();
         waiting.sort_unstable();
         let is_due = waiting.partition_point(|(due_ms, _)| *due_ms <= wall_ms);

@@ -86,6 +86,18 @@ pub(crate) enum Mutant {
     TimedFileRemoved,
     /// A committed message that waits for its time does not end its transaction when the log is read again.
     TimedFinalUnknown,
+    /// Recovery does not find in the log which timed messages were moved to a broker's timer, or back.
+    MoveForgotten,
+    /// A move to a broker's timer, or back, is acknowledged before it is durable.
+    MoveBeforeSync,
+    /// Timed messages that were handed over to a broker are delivered here, too.
+    HandedOverDelivered,
+    /// A broker's timer reads its queue from the beginning.
+    TimerReadsAll,
+    /// A broker's timer is said to be empty before its files are certainly removed.
+    TimerEmptyTooEarly,
+    /// A message that a broker's timer has delivered is taken back.
+    DeliveredTakenBack,
     /// A source that hears of a higher epoch continues to write, and a replica to copy.
     EpochIgnored,
     /// A local transaction begins, and its database may commit, before its half message is durable.

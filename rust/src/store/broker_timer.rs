@@ -18,6 +18,7 @@
 //! | 4,088 | the entry at which the broker began to read             |
 
 use crate::base::error::Result;
+use crate::base::mutant::{Mutant, mutated};
 use crate::base::names::WHEEL_TOPIC;
 use crate::base::units::{PhysicalOffset, to_u64, to_usize};
 use crate::index::consume_queue::{self, ENTRY_SIZE, Entry};
@@ -82,24 +83,33 @@ impl BrokerTimer {
         })
     }
 
-    /// Lets the next broker begin with an empty timer, and read its queue from `next_entry` on.
+    /// Lets the next broker begin with an empty timer, and read its queue from `next_entry` on. The file that says so is
+    /// written when the timer's other files are certainly gone. Until then, the next opening repeats all of this.
     pub(super) fn reset(storage: &dyn Storage, next_entry: u64) -> Result<()> {
         let mut bytes = [0; CHECKPOINT_BYTES];
-        let entry = next_entry.to_be_bytes();
+        let entry = if mutated(Mutant::TimerReadsAll) { 0 } else { next_entry }.to_be_bytes();
         let [own, masters] = NEXT_ENTRY_AT;
         for (at, value) in [(own, entry), (masters, entry), (MARK_AT, MARK), (FIRST_ENTRY_AT, entry)] {
             if let Some(field) = bytes.get_mut(to_usize(at)..).and_then(|rest| rest.first_chunk_mut::<8>()) {
                 *field = value;
             }
         }
-        replace_file(storage, CHECKPOINT, &bytes, false)?;
-        for file in storage.list(TIMER_LOG)?.unwrap_or_default() {
-            storage.unlink(&format!("{TIMER_LOG}/{}", file.name))?;
+        if mutated(Mutant::TimerEmptyTooEarly) {
+            replace_file(storage, CHECKPOINT, &bytes, false)?;
+        }
+        if let Some(files) = storage.list(TIMER_LOG)? {
+            for file in files {
+                storage.unlink(&format!("{TIMER_LOG}/{}", file.name))?;
+            }
+            if !mutated(Mutant::TimerEmptyTooEarly) {
+                storage.sync_dir(TIMER_LOG)?;
+            }
         }
         for file in wheel_files(storage)? {
             storage.unlink(&file)?;
         }
-        storage.sync_dir("")
+        storage.sync_dir("")?;
+        replace_file(storage, CHECKPOINT, &bytes, false)
     }
 }
 

@@ -70,8 +70,11 @@ impl Store {
         let delivering = shared.delivering.lock();
         let delayed = shared.deliver_levels(max_messages)?;
         // A broker delivers what was handed over to it.
-        let timed =
-            if delivering.are_handed_over { Delivered::default() } else { shared.deliver_timed(max_messages)? };
+        let timed = if delivering.are_handed_over && !mutated(Mutant::HandedOverDelivered) {
+            Delivered::default()
+        } else {
+            shared.deliver_timed(max_messages)?
+        };
         Ok(delayed.and(timed))
     }
 }

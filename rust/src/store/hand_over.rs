@@ -12,6 +12,7 @@ use super::deliver_delayed::BYTES_MAX;
 use super::{Inner, Shared, Store, StoredRecord};
 use crate::base::error::{Error, Result};
 use crate::base::java;
+use crate::base::mutant::{Mutant, mutated};
 use crate::base::names::{TIMED_TOPIC, WHEEL_TOPIC};
 use crate::base::units::{PhysicalOffset, to_u64};
 use crate::index::timed::{TIMED_QUEUE, Timed, due_ms, is_waiting, moved_draft};
@@ -71,6 +72,7 @@ impl Shared {
         let timer = BrokerTimer::load(self.storage.as_ref())?;
         let (from, to) = match timer.read_ms {
             0 => (timer.next_entry, Move::To(TIMED_TOPIC)),
+            _ if mutated(Mutant::DeliveredTakenBack) => (timer.first_entry, Move::To(TIMED_TOPIC)),
             _ => (timer.first_entry, Move::Delivered),
         };
         let mut done = HandedOver::default();
@@ -128,7 +130,8 @@ impl Shared {
             let mut inner = self.lock_to_send(Wait::Yes)?;
             self.move_in(&mut inner, &records, to, done)?;
             inner.unlogged_changes += 1;
-            self.unacknowledged(inner, Purpose::EndByHand, ()).acknowledged()?;
+            let purpose = if mutated(Mutant::MoveBeforeSync) { Purpose::Message } else { Purpose::EndByHand };
+            self.unacknowledged(inner, purpose, ()).acknowledged()?;
         }
         Ok(())
     }

@@ -23,6 +23,7 @@ pub use waiting::{Timed, Waiting};
 
 use std::net::SocketAddr;
 
+use crate::base::mutant::{Mutant, mutated};
 use crate::base::names::{TIMED_TOPIC, WHEEL_TOPIC};
 use crate::base::units::{PhysicalOffset, QueueId};
 use crate::index::delay;
@@ -91,6 +92,7 @@ pub fn ends(ending: &RecordView<'_>, waiting: &RecordView<'_>) -> bool {
     let is_recall = || ending.properties.get(TIMER_RECALLED).is_some();
     match ending.topic {
         TIMED_TOPIC if is_recall() => true,
+        TIMED_TOPIC | WHEEL_TOPIC if mutated(Mutant::MoveForgotten) => false,
         TIMED_TOPIC | WHEEL_TOPIC => is_waiting(ending) && ending.topic != waiting.topic && is_same(ending, waiting),
         _ => delay::is_delivery_of(ending, waiting, waiting.topic),
     }
