@@ -45,6 +45,8 @@ pub(super) enum Purpose {
     End,
     /// Transactions that an operator ends.
     EndByHand,
+    /// Timed messages that are moved to a broker's timer, or back.
+    Move,
     /// Transactions that a policy or an operator discards.
     Discard,
 }
@@ -59,7 +61,7 @@ impl Purpose {
             // The local transaction, which may sync a database, begins when its half message is acknowledged.
             Self::Half => all_are || matches!(options.transaction_flush_disk_type, FlushDiskType::Sync),
             // If a power loss took such a write, no later check would repeat the decision.
-            Self::Resume | Self::EndByHand | Self::Discard => true,
+            Self::Resume | Self::EndByHand | Self::Move | Self::Discard => true,
         }
     }
 }
@@ -132,7 +134,9 @@ impl Shared {
         let too_early = mutated(Mutant::AcknowledgeBeforeSync)
             || match purpose {
                 Purpose::Half => mutated(Mutant::HalfBeforeSync),
-                Purpose::Resume | Purpose::EndByHand | Purpose::Discard => mutated(Mutant::DecisionBeforeSync),
+                Purpose::Resume | Purpose::EndByHand | Purpose::Move | Purpose::Discard => {
+                    mutated(Mutant::DecisionBeforeSync)
+                }
                 Purpose::Message | Purpose::End => false,
             };
         purpose.is_synced(&self.options) && !too_early
@@ -310,7 +314,8 @@ impl<'a> Batch<'a> {
         let pending = derived.ends_to_come();
         let urgency = match purpose {
             Purpose::End | Purpose::EndByHand | Purpose::Discard => Urgency::End,
-            Purpose::Message => Urgency::Send(pending),
+            // They may be large, and the space for ends is kept.
+            Purpose::Message | Purpose::Move => Urgency::Send(pending),
             // The end of these half messages may need the same space again.
             Purpose::Half | Purpose::Resume => {
                 Urgency::Send(staged.entries.iter().fold(pending, |pending, (.., entry)| pending.with(entry.size)))

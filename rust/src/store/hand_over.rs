@@ -130,7 +130,7 @@ impl Shared {
             let mut inner = self.lock_to_send(Wait::Yes)?;
             self.move_in(&mut inner, &records, to, done)?;
             inner.unlogged_changes += 1;
-            let purpose = if mutated(Mutant::MoveBeforeSync) { Purpose::Message } else { Purpose::EndByHand };
+            let purpose = if mutated(Mutant::MoveBeforeSync) { Purpose::Message } else { Purpose::Move };
             self.unacknowledged(inner, purpose, ()).acknowledged()?;
         }
         Ok(())
@@ -144,7 +144,7 @@ impl Shared {
         to: Move,
         done: &mut HandedOver,
     ) -> Result<()> {
-        let mut batch = Batch::begin(self, inner, Purpose::EndByHand)?;
+        let mut batch = Batch::begin(self, inner, Purpose::Move)?;
         let mut text = std::mem::take(&mut batch.inner.scratch);
         let mut moved = Vec::with_capacity(records.len());
         for (message, record) in records {
