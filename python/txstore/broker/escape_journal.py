@@ -3,7 +3,7 @@
 In:     what a replica is about to send, and what became of it; which replicas may let transactions escape.
 Out:    the last state of each transaction.
 Always: a record is synced before `add` returns. Each line has a CRC-32; an incomplete last line is what a crash cut,
-        and is not read; after a failed write the file is written anew. Damage before it raises StoreCorruptError.
+        and is not read; after a failed write the whole file is replaced. Damage before it raises StoreCorruptError.
 Not here: who sends (`server/escape`), what a returning source does with the records (`server/returning`).
 """
 
