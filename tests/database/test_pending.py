@@ -10,7 +10,7 @@ import inspect
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ def with_session(kind: Kind, database: Database, store: Path, work: Callable[[Se
     asyncio.run(run())
 
 
-DUE = datetime(2100, 1, 2, 3, 4, 5, tzinfo=UTC)
+DUE = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
 
 
 def bodies(messages: list[PendingMessage]) -> list[bytes]:
