@@ -120,6 +120,27 @@ fn the_next_opening_takes_back_what_no_broker_has_read() {
 }
 
 #[test]
+fn a_full_disk_fails_the_opening_that_takes_back_and_loses_nothing() {
+    let bench = Bench::sync().with(|options| options.commit_log_file_size = Some(64 << 10));
+    let store = bench.open();
+    let due_ms = bench.clock.wall().0 + HOUR_MS;
+    for n in 0..40_u8 {
+        send_at(&store, "orders", &[n; 1_000], due_ms).unwrap();
+    }
+    store.hand_over_timed().unwrap();
+    store.close().unwrap();
+    bench.memory.leave_space(0);
+    let error = bench.try_open().unwrap_err();
+    assert!(matches!(error, Error::DiskFull { .. }), "{error}");
+    bench.memory.leave_space(u64::MAX);
+    let store = bench.open();
+    assert_eq!((store.timed_messages().unwrap(), for_a_broker(&bench, &store).len()), (40, 0));
+    bench.clock.advance(HOUR_MS);
+    assert_eq!(deliver(&store), (40, None));
+    assert_eq!(bodies(&store, "orders", 1).len(), 40);
+}
+
+#[test]
 fn what_a_broker_has_delivered_does_not_come_again() {
     let bench = Bench::sync();
     let store = bench.open();
