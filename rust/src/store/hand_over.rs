@@ -15,10 +15,11 @@ use crate::base::java;
 use crate::base::mutant::{Mutant, mutated};
 use crate::base::names::{TIMED_TOPIC, WHEEL_TOPIC};
 use crate::base::units::{PhysicalOffset, to_u64};
+use crate::index::consume_queue::Entry;
 use crate::index::timed::{TIMED_QUEUE, Timed, due_ms, is_waiting, moved_draft};
 use crate::record::properties::{KEYS, REAL_TOPIC, TAGS};
 
-/// The maximum number of messages in one write.
+/// The maximum number of messages in one write, and of entries in one read.
 const MESSAGES_MAX: usize = 1_024;
 
 /// What handing over did.
@@ -76,7 +77,7 @@ impl Shared {
             _ => (timer.first_entry, Move::Delivered),
         };
         let mut done = HandedOver::default();
-        let waiting = self.handed_over(from, end)?;
+        let waiting = self.handed_over(from)?;
         self.move_timed(&waiting, to, &mut done)?;
         if let Some(why) = done.left.into_iter().next() {
             return Err(Error::MessageNotFound { what: why });
@@ -91,26 +92,35 @@ impl Shared {
     }
 
     /// Returns the messages that wait in the timer's queue from the entry `from` on.
-    fn handed_over(&self, from: u64, end: u64) -> Result<Vec<Timed>> {
-        let first = self.inner.lock().queue(WHEEL_TOPIC, TIMED_QUEUE).map_or(end, |queue| queue.first);
-        let (mut next, mut found) = (from.max(first), Vec::new());
-        while next < end {
-            let entries = self.entries(WHEEL_TOPIC, TIMED_QUEUE, next, to_u64(MESSAGES_MAX))?;
-            if entries.is_empty() {
-                break;
-            }
-            next += to_u64(entries.len());
-            for entry in entries.iter().filter(|entry| !entry.is_padding()) {
-                let timed = self.log.read(entry.physical_offset, self.log.appended(), |view, _| {
-                    let due_ms = due_ms(view).filter(|_| is_waiting(view))?;
-                    Some(Timed { due_ms, physical_offset: view.physical_offset.0 })
-                });
-                found.extend(timed.ok().flatten());
-            }
-        }
+    fn handed_over(&self, from: u64) -> Result<Vec<Timed>> {
+        let mut found = Vec::new();
+        self.each_entry(WHEEL_TOPIC, from, |entry| {
+            let timed = self.log.read(entry.physical_offset, self.log.appended(), |view, _| {
+                let due_ms = due_ms(view).filter(|_| is_waiting(view))?;
+                Some(Timed { due_ms, physical_offset: view.physical_offset.0 })
+            });
+            found.extend(timed.ok().flatten());
+            Ok(())
+        })?;
         let inner = self.inner.lock();
         found.retain(|message| inner.derived.timed.contains(*message));
         Ok(found)
+    }
+
+    /// Calls `each` with every entry of a timer's queue from the entry `from` on.
+    pub(super) fn each_entry(&self, topic: &str, from: u64, mut each: impl FnMut(&Entry) -> Result<()>) -> Result<()> {
+        let first = self.inner.lock().queue(topic, TIMED_QUEUE).map(|queue| queue.first);
+        let Some(mut next) = first.map(|first| from.max(first)) else { return Ok(()) };
+        loop {
+            let entries = self.entries(topic, TIMED_QUEUE, next, to_u64(MESSAGES_MAX))?;
+            if entries.is_empty() {
+                return Ok(());
+            }
+            next += to_u64(entries.len());
+            for entry in entries.iter().filter(|entry| !entry.is_padding()) {
+                each(entry)?;
+            }
+        }
     }
 
     pub(super) fn move_timed(&self, all: &[Timed], to: Move, done: &mut HandedOver) -> Result<()> {

@@ -15,13 +15,10 @@ use super::Shared;
 use super::hand_over::{HandedOver, Move};
 use crate::base::error::{Error, Result};
 use crate::base::names::{TIMED_TOPIC, WHEEL_TOPIC};
-use crate::base::units::{PhysicalOffset, to_u64};
-use crate::index::timed::{TIMED_QUEUE, Timed, is_waiting, wheel_end_ms};
+use crate::base::units::PhysicalOffset;
+use crate::index::timed::{Timed, is_waiting, wheel_end_ms};
 use crate::record::RecordView;
 use crate::record::properties::{HANDED_OVER, REAL_TOPIC, TIMER_DEQUEUE_MS, TIMER_OUT_MS, TIMER_RECALLED};
-
-/// Entries of a queue that are read at a time.
-const ENTRIES: u64 = 1_024;
 
 /// What tells a broker's message in its timer and in its topic: the topic, the unique id, the time in the timer.
 type Message = (String, String, i64);
@@ -98,22 +95,11 @@ impl Shared {
 
     /// Calls `each` with every record of a timer's queue that the log has.
     fn each_in_queue(&self, topic: &str, mut each: impl FnMut(&RecordView<'_>)) -> Result<()> {
-        let first = self.inner.lock().queue(topic, TIMED_QUEUE).map(|queue| queue.first);
-        let Some(mut next) = first else { return Ok(()) };
         let mut reader = self.log.reader(self.log.appended());
-        loop {
-            let entries = self.entries(topic, TIMED_QUEUE, next, ENTRIES)?;
-            if entries.is_empty() {
-                return Ok(());
-            }
-            next += to_u64(entries.len());
-            for entry in entries.iter().filter(|entry| !entry.is_padding()) {
-                match reader.read(entry.physical_offset, |view, _| each(view)) {
-                    Ok(()) | Err(Error::OffsetTooOld { .. } | Error::MessageNotFound { .. }) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-        }
+        self.each_entry(topic, 0, |entry| match reader.read(entry.physical_offset, |view, _| each(view)) {
+            Ok(()) | Err(Error::OffsetTooOld { .. } | Error::MessageNotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        })
     }
 }
 
