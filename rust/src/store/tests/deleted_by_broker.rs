@@ -1,6 +1,7 @@
 //! A broker deleted a topic and created it again: its queues begin at 0 again, and the old records stay in the log. The
 //! broker serves what its queue files say.
 
+use super::foreign::half;
 use super::*;
 use crate::base::units::to_u64;
 use crate::index::consume_queue::Entry;
@@ -15,23 +16,10 @@ type Message = (&'static str, i32, u64);
 
 /// Appends records of topic "orders" at `at`, as a broker does. Returns their entries.
 fn append(bench: &Bench, at: u64, messages: &[Message]) -> Vec<Entry> {
-    let host = StoreOptions::default().store_host;
     let (mut bytes, mut entries) = (Vec::new(), Vec::new());
     for (body, queue_id, queue_offset) in messages {
-        let draft = Draft {
-            topic: "orders",
-            queue_id: QueueId(*queue_id),
-            flag: 0,
-            sys_flag: 0,
-            born_timestamp: TimestampMs(1),
-            born_host: host,
-            store_host: host,
-            reconsume_times: 0,
-            prepared_transaction_offset: PhysicalOffset(0),
-            body: body.as_bytes(),
-            body_crc: None,
-            properties: b"KEYS\x01k\x02",
-        };
+        let draft =
+            Draft { topic: "orders", queue_id: QueueId(*queue_id), body: body.as_bytes(), ..half(b"KEYS\x01k\x02") };
         let physical_offset = PhysicalOffset(at + to_u64(bytes.len()));
         let (queue_offset, store_timestamp) = (QueueOffset(*queue_offset), TimestampMs(1_700_000_000_000));
         let size =

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::foreign::half;
 use super::hand_over::CHECKPOINT;
 use super::replicas::copy_all;
 use super::timed::{deliver, send_at};
@@ -30,22 +31,8 @@ impl BrokersLog {
     }
 
     fn push(&mut self, topic: &'static str, body: &str, properties: &[(&str, &str)]) {
-        let host = StoreOptions::default().store_host;
         let text: String = properties.iter().flat_map(|(name, value)| [*name, "\x01", *value, "\x02"]).collect();
-        let draft = Draft {
-            topic,
-            queue_id: QUEUE,
-            flag: 0,
-            sys_flag: 0,
-            born_timestamp: TimestampMs(1),
-            born_host: host,
-            store_host: host,
-            reconsume_times: 0,
-            prepared_transaction_offset: PhysicalOffset(0),
-            body: body.as_bytes(),
-            body_crc: None,
-            properties: text.as_bytes(),
-        };
+        let draft = Draft { topic, body: body.as_bytes(), ..half(text.as_bytes()) };
         let next = self.ends.entry(topic).or_default();
         let position = Position {
             physical_offset: PhysicalOffset(self.start + crate::base::units::to_u64(self.bytes.len())),
