@@ -49,6 +49,20 @@ class Authority:
         made.private_key_pem.write_to_path(files.key)
         return files
 
+    def of_rocketmq(self) -> tuple[str, ...]:
+        """Options of a Java process in which RocketMQ's servers accept only TLS, and its clients use it."""
+        pair = self.pair()
+        secures = {
+            "tls.enable": "true",
+            "tls.test.mode.enable": "false",
+            "tls.server.mode": "enforcing",
+            "tls.server.certPath": pair.certificate,
+            "tls.server.keyPath": pair.key,
+            "tls.client.authServer": "true",
+            "tls.client.trustCertPath": self.file,
+        }
+        return tuple(f"-D{name}={value}" for name, value in secures.items())
+
     def context(self, pair: Pair | None = None) -> ssl.SSLContext:
         """A client's context, which trusts this authority and shows `pair`."""
         context = ssl.create_default_context(cafile=self.file)

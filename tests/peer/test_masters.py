@@ -107,22 +107,12 @@ def test_master_with_tls(
 ) -> None:
     """Requests are encrypted, the log is not: RocketMQ's port for slaves has no TLS. The replica says so."""
     authority = Authority(tmp_path / "authority")
-    pair = authority.pair()
-    secures = {
-        "tls.enable": "true",
-        "tls.test.mode.enable": "false",
-        "tls.server.mode": "enforcing",
-        "tls.server.certPath": pair.certificate,
-        "tls.server.keyPath": pair.key,
-        "tls.client.authServer": "true",
-        "tls.client.trustCertPath": authority.file,
-    }
     master = Master(tmp_path / "master")
 
     def follow(path: Path) -> txstore.Server:
         return txstore.serve(path, listen="127.0.0.1:0", name_server=None, replica_of=master.address, **NAMES)
 
-    machine = (*QUICK_MACHINE, *(f"-D{name}={value}" for name, value in secures.items()))
+    machine = (*QUICK_MACHINE, *authority.of_rocketmq())
     with rocketmq_home.start(machine) as process, master.start(process) as broker:
         with process.producer(broker.names, GROUP) as producer:
             assert send(producer, "k") == ["SEND_OK"]

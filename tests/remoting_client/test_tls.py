@@ -25,18 +25,8 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="module")
 def names(peer_home: peer.Home, authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The name server of a broker; both, and the broker's own connection to the name server, accept only TLS."""
-    pair = authority.pair()
-    secures = {
-        "tls.enable": "true",
-        "tls.test.mode.enable": "false",
-        "tls.server.mode": "enforcing",
-        "tls.server.certPath": pair.certificate,
-        "tls.server.keyPath": pair.key,
-        "tls.client.authServer": "true",
-        "tls.client.trustCertPath": authority.file,
-    }
     store = tmp_path_factory.mktemp("secured") / "store"
-    with peer_home.start((*peer.QUICK_MACHINE, *(f"-D{name}={value}" for name, value in secures.items()))) as process:
+    with peer_home.start((*peer.QUICK_MACHINE, *authority.of_rocketmq())) as process:
         config = peer.SMALL | peer.SHORT_DELAYS
         with process.broker(store, config=config, settings=BROKER_SETTINGS) as broker:
             yield broker.names
