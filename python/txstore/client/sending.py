@@ -57,7 +57,7 @@ from txstore.message import (
 )
 from txstore.remoting.refusals import refusal
 
-__all__ = ["EndedHalf", "RemoteEnd", "RemoteSent", "Sending", "end_fields", "is_stored", "send_fields"]
+__all__ = ["ENDS", "EndedHalf", "RemoteEnd", "RemoteSent", "Sending", "end_fields", "is_stored", "send_fields"]
 
 _STATUS = {
     ResponseCode.SUCCESS: SendStatus.SEND_OK,
@@ -69,7 +69,8 @@ _STATUS = {
 _AGAIN = frozenset({1, 2, 14, 16, 17, 204, 205})
 _BATCH = RequestCode.SEND_BATCH_MESSAGE
 _PREPARED = 4  # The transaction bits of a sysflag.
-_ENDS = {LocalTransactionState.COMMIT: 8, LocalTransactionState.ROLLBACK: 12, LocalTransactionState.UNKNOWN: 0}
+ENDS = {LocalTransactionState.COMMIT: 8, LocalTransactionState.ROLLBACK: 12, LocalTransactionState.UNKNOWN: 0}
+"""The codes of END_TRANSACTION, which are the transaction bits of a sysflag."""
 _UNKNOWN = LocalTransactionState.UNKNOWN
 _OUTCOMES = {
     LocalTransactionState.COMMIT: TransactionState.COMMITTED,
@@ -563,7 +564,7 @@ def end_fields(
         "producerGroup": group,
         "tranStateTableOffset": str(half.queue_offset),
         "commitLogOffset": str(half.physical_offset),
-        "commitOrRollback": str(_ENDS[state]),
+        "commitOrRollback": str(ENDS[state]),
         "fromTransactionCheck": "true" if from_check else "false",
         "msgId": name,
         "transactionId": name,

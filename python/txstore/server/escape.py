@@ -24,6 +24,7 @@ from txstore._native import ResponseCode, StoredMessage, WaitingHalf
 from txstore.broker import EmbeddedBroker
 from txstore.broker.escape_journal import EscapeJournal, facts_of
 from txstore.client.options import ConnectConfig
+from txstore.client.sending import ENDS
 from txstore.config import milliseconds
 from txstore.errors import (
     BrokerTimeoutError,
@@ -49,11 +50,7 @@ _REFUSED_SECONDS = 30.0  # Until a transaction that a broker has refused is sent
 _PAGE = 1_000
 _ASKED_MAX = 1_000
 _AWAY = (BrokerUnreachableError, BrokerTimeoutError, ProtocolError)
-_STATES = {
-    8: LocalTransactionState.COMMIT,
-    12: LocalTransactionState.ROLLBACK,
-    0: LocalTransactionState.UNKNOWN,
-}
+_STATES = {code: state for state, code in ENDS.items()}
 # With these, a broker of RocketMQ has stored nothing.
 _NOT_STORED = frozenset(
     {
