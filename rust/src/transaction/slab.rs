@@ -2,8 +2,8 @@
 //!
 //! In:     transactions, one by one.
 //! Out:    their keys, and the blocks at one moment.
-//! Always: a shared block never changes. The live table copies it before its next change there. A block without
-//!         transactions takes no memory.
+//! Always: a shared block never changes. The live table copies it before its next change there. A block takes memory
+//!         for the most transactions that it has had since it was empty, so a table with few costs little.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,8 +32,29 @@ impl Block {
         self.entries.iter().flatten()
     }
 
-    fn with_memory() -> Self {
-        Self { entries: vec![None; usize::from(BLOCK)], free: (0..BLOCK).rev().collect() }
+    /// Adds a transaction to a block with room, and returns its entry.
+    fn insert(&mut self, entry: Pending) -> u16 {
+        let Some(at) = self.free.pop() else {
+            self.entries.push(Some(entry));
+            return u16::try_from(self.entries.len() - 1).unwrap_or(u16::MAX);
+        };
+        if let Some(slot) = self.entries.get_mut(usize::from(at)) {
+            *slot = Some(entry);
+        }
+        at
+    }
+
+    fn is_full(&self) -> bool {
+        self.free.is_empty() && self.entries.len() >= usize::from(BLOCK)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.free.len() == self.entries.len()
+    }
+
+    /// Returns the memory of its entries in bytes.
+    fn memory(&self) -> usize {
+        self.entries.capacity() * size_of::<Option<Pending>>() + self.free.capacity() * size_of::<u16>()
     }
 }
 
@@ -62,17 +83,10 @@ impl Slab {
     pub(super) fn insert(&mut self, entry: Pending) -> Key {
         let number = self.with_room.first().copied().unwrap_or_else(|| self.add_block());
         let Some(shared) = self.blocks.get_mut(to_usize(number.into())) else { return Key(u32::MAX) };
-        if shared.entries.is_empty() {
-            *shared = Arc::new(Block::with_memory());
-        }
         let block = Arc::make_mut(shared);
-        // A block is in `with_room` only while it has a free entry.
-        let at = block.free.pop().unwrap_or_default();
-        if block.free.is_empty() {
+        let at = block.insert(entry);
+        if block.is_full() {
             self.with_room.remove(&number);
-        }
-        if let Some(slot) = block.entries.get_mut(usize::from(at)) {
-            *slot = Some(entry);
         }
         Key(number * u32::from(BLOCK) + u32::from(at))
     }
@@ -85,7 +99,7 @@ impl Slab {
         let block = Arc::make_mut(shared);
         let entry = block.entries.get_mut(usize::from(at))?.take()?;
         block.free.push(at);
-        if block.free.len() == usize::from(BLOCK) {
+        if block.is_empty() {
             *shared = Arc::default();
         }
         self.with_room.insert(number);
@@ -107,9 +121,8 @@ impl Slab {
 
     /// Returns the approximate memory use in bytes.
     pub(super) fn memory(&self) -> usize {
-        let used = self.blocks.iter().filter(|block| !block.entries.is_empty()).count();
-        let block = usize::from(BLOCK) * (size_of::<Option<Pending>>() + size_of::<u16>());
-        used * block + self.blocks.capacity() * (size_of::<Arc<Block>>() + size_of::<Block>() + 16)
+        let used: usize = self.blocks.iter().map(|block| block.memory()).sum();
+        used + self.blocks.capacity() * (size_of::<Arc<Block>>() + size_of::<Block>() + 16)
     }
 
     fn add_block(&mut self) -> u32 {
