@@ -7,6 +7,7 @@ Always: RocketMQ runs as a broker does, with its store, its transaction service 
         system.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -82,12 +83,21 @@ class Theirs:
     def broker(self, *, sync: bool = False) -> Iterator[tuple[rocketmq.EmbeddedBroker, Callable[..., Any]]]:
         """A broker on a new store, and a function that calls its engine."""
         config = _CONFIG | {"flushDiskType": "SYNC_FLUSH" if sync else "ASYNC_FLUSH"}
-        with scratch() as folder, self._peer.broker(folder / "store", config=config, settings=_SETTINGS) as broker:
+        with scratch() as folder:
+            with self._peer.broker(folder / "store", config=config, settings=_SETTINGS) as broker:
 
-            def call(work: str, **facts: Any) -> Any:
-                return self._peer.call(f"engine.{work}", handle=broker.facts["handle"], topic=TOPIC, **facts)
+                def call(work: str, **facts: Any) -> Any:
+                    return self._peer.call(f"engine.{work}", handle=broker.facts["handle"], topic=TOPIC, **facts)
 
-            yield broker, call
+                yield broker, call
+            _empty(folder / "store")
+
+
+def _empty(store: Path) -> None:
+    """Frees the space of a stopped broker's files. Java has them mapped until its process ends, removed or not."""
+    for path in store.rglob("*"):
+        if path.is_file():
+            os.truncate(path, 0)
 
 
 def send(count: int, size: int, threads: int, flush_disk_type: FlushDisk) -> float:

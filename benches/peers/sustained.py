@@ -5,7 +5,9 @@ Out:    rows: rates over a whole run, and the time of a send that one in a thous
 Always: as in `engine`, RocketMQ runs as a broker does, in a warm process; each run writes a new store of its own to the
         same file system, begins with nothing waiting to be written to the disk and with the page cache full of another
         file's pages, and lasts as long as the other's. So a run meets what a service of days meets: reclaimed pages,
-        the kernel's limits of dirty pages, and the disk.
+        the kernel's limits of dirty pages, and the disk. RocketMQ's writes have two rates: that of its calls, and that
+        at which consumers can read what they stored, since its dispatch thread is behind. Ours can be read when a call
+        returns.
 """
 
 import argparse
@@ -16,13 +18,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import txstore
 from benches.peers.engine import GROUP, OURS, THEIRS, TOPIC, Theirs
 from benches.peers.table import Row, against, heading
-from benches.python.loads import NOT_SYNCED, Commits, in_threads
+from benches.python.loads import NOT_SYNCED, Commits, in_threads, record_bytes
 from benches.python.measure import Measured, scratch
+from benches.python.peers import limit
 from tests.peer import rocketmq
 from txstore import Message
 from txstore.config import FlushDisk
@@ -30,6 +33,9 @@ from txstore.config import FlushDisk
 _SIZES = (128, 1024, 4096)
 _SYNC_THREADS = 64
 _READ_MESSAGES = 1_000_000
+_FLUSH_MS = 500
+"""How often a store makes its log durable by default, in milliseconds."""
+_READABLE, _PWRITE = f"{THEIRS}, until it can be read", "limit: pwrite, synced alike, in Rust"
 _EACH = 100
 """Calls between two looks at the clock."""
 
@@ -62,19 +68,21 @@ def _fill_page_cache(folder: Path, size: int) -> None:
             pass
 
 
-def _turns(length: Length, works: dict[str, Callable[[], float]]) -> dict[str, Measured]:
-    found: dict[str, list[float]] = {name: [] for name in works}
+Run: TypeAlias = Callable[[], dict[str, float]]
+"""What one run measured, by the names of columns."""
+
+
+def _compared(what: str, length: Length, runs: list[Run], **facts: Any) -> Iterator[Row]:
+    found: dict[str, list[float]] = {}
     with scratch() as folder:
         for _ in range(length.turns):
-            for name, work in works.items():
+            for run in runs:
                 os.sync()
                 _fill_page_cache(folder, length.cache_bytes)
-                found[name].append(work())
-    return {name: Measured(tuple(values)) for name, values in found.items()}
-
-
-def _compared(what: str, length: Length, works: dict[str, Callable[[], float]], **facts: Any) -> Iterator[Row]:
-    yield from against("sustained", what, _turns(length, works), OURS, [THEIRS], **facts)
+                for name, value in run().items():
+                    found.setdefault(name, []).append(value)
+    measured = {name: Measured(tuple(values)) for name, values in found.items()}
+    yield from against("sustained", what, measured, OURS, [name for name in measured if name != OURS], **facts)
 
 
 def _rate(seconds: float, threads: int, once: Callable[[], object]) -> float:
@@ -137,51 +145,79 @@ def _read(seconds: float, size: int, messages: int) -> float:
         return seen / (time.perf_counter() - start)
 
 
+def _their_writes(theirs: Theirs, work: str, **facts: Any) -> dict[str, float]:
+    with theirs.broker() as (broker, call):
+        start = time.perf_counter()
+        result = call(work, count=0, **facts)
+        while broker.status()["undispatched_bytes"]:
+            time.sleep(0.01)
+        seconds = time.perf_counter() - start
+    assert not result["failed"], result
+    return {THEIRS: result["rate"], _READABLE: result["done"] / seconds}
+
+
+def _named(name: str, work: Callable[[], float]) -> Run:
+    return lambda: {name: work()}
+
+
 # Each part yields its rows as they are measured ----------------------------------------------------------------------
+
+
+def _append_runs(theirs: Theirs, seconds: float, size: int) -> list[Run]:
+    record = record_bytes(bytes(size))
+    sent = 0.0
+
+    def ours() -> dict[str, float]:
+        nonlocal sent
+        sent = _send(seconds, size)
+        return {OURS: sent}
+
+    def pwrites() -> dict[str, float]:
+        # As many as the store wrote, so that both meet the same limits of the page cache and of the disk.
+        return {_PWRITE: limit("pwrite", int(sent * seconds), record, sync_every_ms=_FLUSH_MS)}
+
+    return [ours, partial(_their_writes, theirs, "append", seconds=seconds, body_bytes=size), pwrites]
 
 
 def _appends(theirs: Theirs, length: Length) -> Iterator[Row]:
     for size in _SIZES:
-        works: dict[str, Callable[[], float]] = {
-            OURS: partial(_send, length.seconds, size),
-            THEIRS: partial(theirs.run, "append", 0, seconds=length.seconds, body_bytes=size),
-        }
-        yield from _compared(f"append {size} B, 1 thread, ASYNC_FLUSH", length, works)
+        runs = _append_runs(theirs, length.seconds, size)
+        yield from _compared(f"append {size} B, 1 thread, ASYNC_FLUSH", length, runs)
 
 
 def _latency(theirs: Theirs, length: Length) -> Iterator[Row]:
     for size in _SIZES:
-        works: dict[str, Callable[[], float]] = {
-            OURS: partial(_slow_send_us, length.seconds, size),
-            THEIRS: partial(theirs.slow_append_us, length.seconds, body_bytes=size),
-        }
-        yield from _compared(f"p99.9 of an append of {size} B", length, works, unit="µs", less_is_better=True)
+        runs = [
+            _named(OURS, partial(_slow_send_us, length.seconds, size)),
+            _named(THEIRS, partial(theirs.slow_append_us, length.seconds, body_bytes=size)),
+        ]
+        yield from _compared(f"p99.9 of an append of {size} B", length, runs, unit="µs", less_is_better=True)
 
 
 def _transactions(theirs: Theirs, length: Length) -> Iterator[Row]:
-    works = {
-        OURS: lambda: _transact(length.seconds, 1024),
-        THEIRS: lambda: theirs.run("transact", 0, seconds=length.seconds, body_bytes=1024),
-    }
-    yield from _compared("whole transaction 1024 B, 1 thread, ASYNC_FLUSH", length, works)
+    runs: list[Run] = [
+        _named(OURS, partial(_transact, length.seconds, 1024)),
+        partial(_their_writes, theirs, "transact", seconds=length.seconds, body_bytes=1024),
+    ]
+    yield from _compared("whole transaction 1024 B, 1 thread, ASYNC_FLUSH", length, runs)
 
 
 def _reads(theirs: Theirs, length: Length) -> Iterator[Row]:
-    works = {
-        OURS: lambda: _read(length.seconds, 1024, _READ_MESSAGES),
-        THEIRS: lambda: theirs.run("read", 0, seconds=length.seconds, body_bytes=1024, fill=_READ_MESSAGES),
-    }
-    yield from _compared("read in queue order by 32, decoded, 1024 B", length, works)
+    facts: dict[str, Any] = {"seconds": length.seconds, "body_bytes": 1024, "fill": _READ_MESSAGES}
+    runs = [
+        _named(OURS, partial(_read, length.seconds, 1024, _READ_MESSAGES)),
+        _named(THEIRS, partial(theirs.run, "read", 0, **facts)),
+    ]
+    yield from _compared("read in queue order by 32, decoded, 1024 B", length, runs)
 
 
 def _synced(theirs: Theirs, length: Length) -> Iterator[Row]:
-    works = {
-        OURS: lambda: _send(length.seconds, 1024, _SYNC_THREADS, "SYNC_FLUSH"),
-        THEIRS: lambda: theirs.run(
-            "append", 0, sync=True, seconds=length.seconds, body_bytes=1024, threads=_SYNC_THREADS
-        ),
-    }
-    yield from _compared(f"append 1024 B, {_SYNC_THREADS} threads, SYNC_FLUSH", length, works)
+    facts: dict[str, Any] = {"seconds": length.seconds, "body_bytes": 1024, "threads": _SYNC_THREADS, "sync": True}
+    runs = [
+        _named(OURS, partial(_send, length.seconds, 1024, _SYNC_THREADS, "SYNC_FLUSH")),
+        _named(THEIRS, partial(theirs.run, "append", 0, **facts)),
+    ]
+    yield from _compared(f"append 1024 B, {_SYNC_THREADS} threads, SYNC_FLUSH", length, runs)
 
 
 _PARTS = {

@@ -121,9 +121,9 @@ def _bytes_after(work: Callable[[txstore.EmbeddedBroker], object]) -> int:
         return broker.stat().max_physical_offset
 
 
-def record_bytes() -> int:
+def record_bytes(body: bytes = BODY) -> int:
     """Bytes of the log that one message takes."""
-    return _bytes_after(lambda broker: broker.producer(GROUP).send(Message(TOPIC, BODY)))
+    return _bytes_after(lambda broker: broker.producer(GROUP).send(Message(TOPIC, body)))
 
 
 def transaction_bytes() -> int:

@@ -194,6 +194,9 @@ final class Engine {
             worker.join();
         }
         double seconds = (System.nanoTime() - begin) / 1e9;
-        return new JSONObject().fluentPut("rate", done.get() / seconds).fluentPut("failed", failed.get());
+        return new JSONObject()
+                .fluentPut("rate", done.get() / seconds)
+                .fluentPut("done", done.get())
+                .fluentPut("failed", failed.get());
     }
 }
