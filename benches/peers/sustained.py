@@ -6,8 +6,8 @@ Always: as in `engine`, RocketMQ runs as a broker does, in a warm process; each 
         same file system, begins with nothing waiting to be written to the disk and with the page cache full of another
         file's pages, and lasts as long as the other's. So a run meets what a service of days meets: reclaimed pages,
         the kernel's limits of dirty pages, and the disk. RocketMQ's writes have two rates: that of its calls, and that
-        at which consumers can read what they stored, since its dispatch thread is behind. Ours can be read when a call
-        returns.
+        at which consumers can read what was stored, since its dispatch thread works later. What ours store can be read
+        when a call returns.
 """
 
 import argparse
