@@ -24,18 +24,38 @@ const FILE_BYTES: u64 = 1 << 30;
 /// Size of one write of zeros in bytes, as in the store.
 const ZEROS_BYTES: usize = 1 << 20;
 
-/// Writes pieces of one size to fresh pages: reserved with fallocate, never written before. Returns the time of the
-/// writes alone.
+/// The pages of a file that a limit writes to.
+#[derive(Clone, Copy, Debug)]
+pub enum Pages {
+    /// Reserved with fallocate and never written before, so each write creates its own.
+    Fresh,
+    /// As fresh ones, but zeros are written ahead of the writer, so many bytes in one call, as a store does.
+    Zeros(u64),
+    /// Written before, and in the page cache: what a store would have if it used its old files again.
+    Recycled,
+}
+
+/// Writes pieces of one size to fresh pages. Returns the time of the writes alone.
 ///
 /// `sync_every`: the interval at which another thread makes the data durable, as a store's own thread does.
 pub fn write_fresh(directory: &Path, writes: u64, size: usize, sync_every: Option<Duration>) -> Duration {
+    write_to(Pages::Fresh, directory, writes, size, sync_every)
+}
+
+/// Writes pieces of one size to pages of a kind, as `write_fresh` does.
+pub fn write_to(pages: Pages, directory: &Path, writes: u64, size: usize, sync_every: Option<Duration>) -> Duration {
     let record = bytes(size);
     let per_file = FILE_BYTES / size as u64;
     let files: Vec<File> = (0..writes.div_ceil(per_file))
         .map(|number| {
             let file = create(&directory.join(format!("limit-{number}")));
             let flags = rustix::fs::FallocateFlags::empty();
-            rustix::fs::fallocate(&file, flags, 0, FILE_BYTES.min(writes * size as u64)).unwrap();
+            let length = FILE_BYTES.min(writes * size as u64);
+            rustix::fs::fallocate(&file, flags, 0, length).unwrap();
+            if matches!(pages, Pages::Recycled) {
+                write_zeros(&file, 0, length, &vec![0; 64 << 10]);
+                file.sync_data().unwrap();
+            }
             file
         })
         .collect();
@@ -52,15 +72,32 @@ pub fn write_fresh(directory: &Path, writes: u64, size: usize, sync_every: Optio
                 }
             });
         }
+        let zeros = if let Pages::Zeros(block) = pages { vec![0; usize::try_from(block).unwrap()] } else { Vec::new() };
         let start = Instant::now();
+        let mut zeros_end = 0;
         for number in 0..writes {
-            let file = &files[usize::try_from(number / per_file).unwrap()];
-            file.write_all_at(&record, number % per_file * size as u64).unwrap();
+            let (file, at) = (&files[usize::try_from(number / per_file).unwrap()], number % per_file * size as u64);
+            if let Pages::Zeros(block) = pages {
+                let end = at + size as u64;
+                if at == 0 || zeros_end < end {
+                    let from = if at == 0 { 0 } else { zeros_end };
+                    zeros_end = (end / block + 1) * block;
+                    write_zeros(file, from, zeros_end, &zeros);
+                }
+            }
+            file.write_all_at(&record, at).unwrap();
         }
         let taken = start.elapsed();
         done.store(true, Ordering::Relaxed);
         taken
     })
+}
+
+fn write_zeros(file: &File, from: u64, to: u64, zeros: &[u8]) {
+    for at in (from..to).step_by(zeros.len()) {
+        let length = zeros.len().min(usize::try_from(to - at).unwrap());
+        file.write_all_at(&zeros[..length], at).unwrap();
+    }
 }
 
 /// Writes pieces of one size, each made durable, to a file that already holds zeros. Returns the time of each.
