@@ -2,8 +2,8 @@
 //!
 //! In:     transactions, one by one.
 //! Out:    their keys, and the blocks at one moment.
-//! Always: a shared block never changes. The live table copies it before its next change there. A block takes memory
-//!         for the most transactions that it has had since it was empty, so a table with few costs little.
+//! Always: a shared block never changes. The live table copies it before its next change there. A block with few
+//!         transactions takes little memory.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,6 +18,9 @@ pub struct Key(u32);
 /// The number of transactions in one block. Copying a block takes a few microseconds, which an end or a check can
 /// spare.
 const BLOCK: u16 = 512;
+/// A block with more transactions than this gets memory for all that it can have, so that it is not copied while it
+/// grows.
+const FEW: usize = 16;
 
 /// The transactions of consecutive keys.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +38,10 @@ impl Block {
     /// Adds a transaction to a block with room, and returns its entry.
     fn insert(&mut self, entry: Pending) -> u16 {
         let Some(at) = self.free.pop() else {
+            if self.entries.len() == FEW {
+                self.entries.reserve_exact(usize::from(BLOCK) - FEW);
+                self.free.reserve_exact(usize::from(BLOCK));
+            }
             self.entries.push(Some(entry));
             return u16::try_from(self.entries.len() - 1).unwrap_or(u16::MAX);
         };
