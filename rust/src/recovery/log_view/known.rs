@@ -58,7 +58,7 @@ impl KnownEnd {
         let checkpoint = Checkpoint::load(storage)?.unwrap_or_default();
         Ok(Self {
             durable: known_durable(settings, published, snapshot_position),
-            safe_ms: safe_ms(checkpoint, is_clean),
+            safe_ms: safe_ms(checkpoint, is_clean, settings.is_some_and(|settings| settings.open_range().is_some())),
             is_clean,
             is_in_use,
             settings: settings.cloned().unwrap_or_default(),
@@ -112,8 +112,16 @@ pub fn known_durable(settings: Option<&Settings>, published: Option<&Published>,
 
 /// Returns the store time before which every record was durable. A broker that stops cleanly also writes the time of
 /// the last record that it dispatched. In a broker that was killed that time may be later than what was durable.
-fn safe_ms(checkpoint: Checkpoint, is_clean: bool) -> i64 {
-    if is_clean { checkpoint.physic_ms.max(checkpoint.logics_ms) } else { checkpoint.physic_ms }
+///
+/// txstore writes the same time into all fields. If it was killed and they differ, the write stopped among them, and
+/// one field may be a mixture of both times, so the least counts, as it does for a broker.
+fn safe_ms(checkpoint: Checkpoint, is_clean: bool, is_killed_txstore: bool) -> i64 {
+    let Checkpoint { physic_ms, logics_ms, index_ms, .. } = checkpoint;
+    match () {
+        () if is_clean => physic_ms.max(logics_ms),
+        () if is_killed_txstore => physic_ms.min(logics_ms).min(index_ms),
+        () => physic_ms,
+    }
 }
 
 const fn follows(after: After, at: u64) -> Follows {

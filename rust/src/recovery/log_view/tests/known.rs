@@ -106,6 +106,29 @@ fn the_checkpoint_of_a_store_that_was_closed_counts_dispatched_records_too() {
     }
 }
 
+/// The two times differ in their lowest bytes, and the first write's are higher: as seed 75022707 of the simulation had
+/// them, whose write stopped after 14 bytes.
+#[test]
+fn a_checkpoint_whose_write_stopped_inside_a_field_names_no_later_time() {
+    let (before, now) = (0x18B_DAA0_CC1B, 0x18B_DAA1_16B2);
+    let open = OwnRange { start: 0, end: None, crc: true };
+    let settings = Settings { ranges: vec![open], ..Settings::default() };
+    let file = |ms| {
+        let memory = Memory::new();
+        Checkpoint::store(&memory, &Checkpoint { physic_ms: ms, logics_ms: ms, index_ms: ms, ..Checkpoint::default() })
+            .unwrap();
+        memory
+    };
+    let mut new = [0; 24];
+    file(now).open("checkpoint", OpenMode::Read).unwrap().read_at(&mut new, 0).unwrap();
+    for stopped in 0..=24 {
+        let memory = file(before);
+        memory.open("checkpoint", OpenMode::Write).unwrap().write_at(&new[..stopped], 0).unwrap();
+        let found = KnownEnd::find(&memory, Some(&settings), None, 0, false, false).unwrap().safe_ms;
+        assert!((before..=now).contains(&found), "after {stopped} bytes: {found:#x}");
+    }
+}
+
 #[test]
 fn the_durable_end_is_the_highest_that_a_snapshot_or_a_closed_range_names() {
     let range = |start, end| OwnRange { start, end, crc: true };
