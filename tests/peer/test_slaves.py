@@ -24,7 +24,8 @@ import txstore
 from tests.copies import killed_copy
 from tests.frames import Wire
 from tests.peer import agreement
-from tests.peer.rocketmq import SIZES, EmbeddedBroker, Home, Peer, message
+from tests.peer.rocketmq import SIZES, SMALL, EmbeddedBroker, Home, Peer, message
+from tests.peer.test_timed_hand_over import settle
 from tests.ports import free_port
 from tests.unit.test_slaves import Slave
 from tests.waiting import eventually
@@ -277,6 +278,43 @@ def test_slave_that_is_ahead_or_has_other_messages_gets_nothing(
             eventually(lambda: said("its log differs from this one"), CAUGHT_UP_S)
             assert slave.status()["max_physical_offset"] == end
             assert log_of(theirs, end) == log
+
+
+def test_promoted_slave_delivers_no_old_timed_message_again(rocketmq: Peer, tmp_path: Path) -> None:
+    """The store was a broker's before, whose timer has delivered messages: they stay in the log."""
+    master, theirs, timer = Master(tmp_path / "master"), tmp_path / "slave", SMALL | {"timerWheelEnable": True}
+
+    def stored(broker: EmbeddedBroker) -> int:
+        return sum(end for topic, _, _, end in broker.status()["queues"] if topic == TOPICS[0])
+
+    def send(broker: EmbeddedBroker, *keys: str) -> None:
+        with rocketmq.producer(broker.names, GROUP) as producer:
+            told = producer.send([message(TOPICS[0], b"timed", keys=key, delay_ms=1_000) for key in keys])
+            assert [one["status"] for one in told] == ["SEND_OK"] * len(keys)
+
+    with rocketmq.broker(master.path, config=timer) as broker:
+        send(broker, *(f"k{number}" for number in range(5)))
+        eventually(lambda: stored(broker) == 5, CAUGHT_UP_S)
+        settle(master.path, time.time() * 1000)
+    with master.serve() as server:
+        asked, answer = threading.Event(), server._slow_handlers[RequestCode.GET_TIMER_CHECK_POINT]
+
+        def noted(request: Any) -> Any:
+            asked.set()
+            return answer(request)
+
+        server._slow_handlers[RequestCode.GET_TIMER_CHECK_POINT] = noted
+        with rocketmq.slave(theirs, master.names, config=timer, settings=READABLE) as slave:
+            following(slave, master)
+            caught_up(slave, end_of(server))
+            asked.clear()  # From now on the slave has its tables, and asks each three seconds.
+            assert asked.wait(CAUGHT_UP_S)
+            eventually(lambda: stored(slave) == 5, CAUGHT_UP_S)
+    with rocketmq.broker(theirs, config=timer) as broker:
+        send(broker, "new")
+        eventually(lambda: stored(broker) > 5, CAUGHT_UP_S)
+        settle(theirs, time.time() * 1000)
+        assert stored(broker) == 6
 
 
 def test_silence(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ _SLAVES_MAX = 16
 _REGISTERED_SECONDS = 120.0  # RocketMQ's name server forgets a broker after the same time.
 _LOGGED_AGAIN_SECONDS = 60.0
 _DELAY_LEVELS = 18
+_WHEEL_TOPIC = "rmq_sys_wheel_timer"
 Handler = Callable[[Request], Reply]
 Networks = Sequence[tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]]
 
@@ -185,7 +186,7 @@ class Slaves:
             RequestCode.GET_ALL_CONSUMER_OFFSET: self._needed(self._offsets),
             RequestCode.GET_ALL_DELAY_OFFSET: self._needed(self._delays),
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self._needed(_no_request_modes),
-            RequestCode.GET_TIMER_CHECK_POINT: self._needed(_no_timer_checkpoint),
+            RequestCode.GET_TIMER_CHECK_POINT: self._needed(self._timer_checkpoint),
             RequestCode.GET_TIMER_METRICS: self._needed(_no_timer_metrics),
         }
 
@@ -295,14 +296,18 @@ class Slaves:
         written = self._broker.store.config_text("delayOffset.json")
         return Reply(body=written.encode() if written is not None else json_of({"offsetTable": {}}))
 
+    def _timer_checkpoint(self, request: Request) -> Reply:
+        """Returns that nothing waits in RocketMQ's timer up to now: messages that a broker has once put into it were
+        delivered, or wait elsewhere here. With less, a promoted slave would deliver them again.
+
+        The last time that was read, three positions (the last one is that of the master's queue), and a version.
+        """
+        end, now = self._broker.store.queue_range(_WHEEL_TOPIC, 0)[1], time.time_ns() // 1_000_000
+        return Reply(body=struct.pack(">7q", now, 0, end, end, 0, now, 0))
+
 
 def _no_request_modes(request: Request) -> Reply:
     return Reply(body=json_of({"messageRequestModeMap": {}}))
-
-
-def _no_timer_checkpoint(request: Request) -> Reply:
-    """Returns that nothing was done with timer messages, which there are none of: four offsets and a version."""
-    return Reply(body=struct.pack(">7q", 0, 0, 0, 0, 0, 0, 0))
 
 
 def _no_timer_metrics(request: Request) -> Reply:
