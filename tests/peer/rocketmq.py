@@ -317,14 +317,27 @@ class Peer:
         self, store: Path, names: str, *, config: Mapping[str, Any] = SMALL, settings: Mapping[str, Any] = SHORT_TIMES
     ) -> EmbeddedBroker:
         """Starts a slave, which copies the master that the name server `names` tells it."""
+        return self.member(store, names, config={**config, "brokerRole": "SLAVE"}, settings={"brokerId": 1, **settings})
+
+    def member(
+        self, store: Path, names: str, *, config: Mapping[str, Any] = SMALL, settings: Mapping[str, Any] = SHORT_TIMES
+    ) -> EmbeddedBroker:
+        """Starts a broker without a name server of its own: it registers with `names`."""
         facts = self.call(
-            "broker.slave",
+            "broker.member",
             store=str(store),
             names=names,
-            store_config={**config, "brokerRole": "SLAVE"},
-            broker_config={"brokerId": 1, "listenPort": ports.free_port(below=2), **settings},
+            store_config=dict(config),
+            broker_config={"listenPort": ports.free_port(below=2), **settings},
         )
         return EmbeddedBroker(self, facts)
+
+    def name_server(self, *, acting: bool = False) -> str:
+        """Starts a name server, which runs as long as this process. `acting`: supportActingMaster.
+
+        Returns its address.
+        """
+        return str(self.call("names.start", acting=acting)["names"])
 
     def producer(
         self,

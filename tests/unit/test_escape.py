@@ -25,7 +25,7 @@ import txstore
 from tests.frames import Wire
 from tests.ports import free_port
 from tests.remoting_client.proxy import Proxy
-from tests.remoting_requests import CHECK, END, HEARTBEAT
+from tests.remoting_requests import CHECK, END, HEARTBEAT, SEND_V2, properties, sending
 from tests.unit.test_administration import Unknown
 from tests.unit.test_cli_serve import serving
 from tests.unit.test_replica import Committing, bodies, caught_up, serve
@@ -396,6 +396,57 @@ def test_transaction_that_ended_at_the_source_and_elsewhere_is_shown(nodes: Node
     (nodes.directory / "kept").rename(nodes.directory / "copy" / "txstore" / "escaped.jsonl")
     nodes.replica(other)
     eventually(lambda: [one.state for one in source.broker.escaped_transactions()] == [EscapeState.TWICE])
+
+
+def from_slave(unique_id: str = "ID1", **more: str) -> dict[str, Any]:
+    """The fields with which a slave of RocketMQ that acts as master sends a half message: those of its log."""
+    text = properties(
+        TRAN_MSG="true", PGROUP="shop", UNIQ_KEY=unique_id, REAL_TOPIC="orders", __transactionId__=unique_id, **more
+    )
+    return sending(group="shop", text=text, f=4)
+
+
+def test_half_message_that_a_slave_of_rocketmq_sends_again_is_stored_once(nodes: Nodes) -> None:
+    """It keeps no record of what it has sent, and begins again after it was killed."""
+    other = nodes.other()
+    other.broker.create_topic("orders", 4)
+    with Wire(str(other.address)) as slave:
+        first = slave.call(SEND_V2, from_slave(), b"1")
+        assert first.code == 0
+        assert slave.call(SEND_V2, from_slave(), b"1").fields == first.fields
+        assert pending(other) == {"ID1"}
+        committed_at(other, b"1")
+        # With another code it would try eleven times.
+        again = slave.call(SEND_V2, from_slave(), b"1")
+        assert (again.code, again.fields) == (0, first.fields)
+    assert (pending(other), delivered(other)) == (set(), [b"1"])
+    other.close()
+    other = nodes.other()
+    with Wire(str(other.address)) as slave:
+        again = slave.call(SEND_V2, from_slave(), b"1")
+        assert (again.code, again.fields["queueOffset"]) == (0, first.fields["queueOffset"])
+    assert (pending(other), delivered(other)) == (set(), [b"1"])
+
+
+@pytest.mark.parametrize("mark", ["TXSTORE_SET", "TXSTORE_DELIVER_MS"])
+def test_part_of_a_transaction_does_not_escape_from_a_slave_of_rocketmq(nodes: Nodes, mark: str) -> None:
+    other = nodes.other()
+    other.broker.create_topic("orders", 4)
+    with Wire(str(other.address)) as slave:
+        answer = slave.call(SEND_V2, from_slave(**{mark: "1"}), b"1")
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "cannot escape" in str(answer.remark)
+    assert pending(other) == set()
+
+
+def test_application_may_send_what_it_has_received_as_a_transaction(nodes: Nodes) -> None:
+    """A delayed message of RocketMQ has its real topic among its properties when it is delivered."""
+    other = nodes.other(transaction_timeout=3600)
+    other.broker.create_topic("orders", 4)
+    text = properties(TRAN_MSG="true", PGROUP="shop", UNIQ_KEY="ID1", REAL_TOPIC="elsewhere", __transactionId__="ID1")
+    with Wire(str(other.address)) as wire:
+        assert wire.call(SEND_V2, sending(group="shop", text=text), b"1").code == 0
+    assert pending(other) == {"ID1"}
 
 
 def test_transaction_of_several_messages_waits_for_the_source(nodes: Nodes) -> None:

@@ -14,13 +14,16 @@ use super::service::{Service, Use};
 use super::session::Session;
 use super::tables::TopicEntry;
 use super::traffic::Kind;
+use crate::base::error::Error;
 use crate::base::names::{DEAD_LETTER_PREFIX, RETRY_PREFIX};
-use crate::base::units::{QueueId, TimestampMs};
+use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
 use crate::record::layout::{SYS_PREPARED, SYS_TRANSACTION_MASK};
 use crate::record::message::{Envelope, Origin};
+use crate::record::message_id::MessageId;
 use crate::record::offset_message_id;
 use crate::record::properties::{
-    PRODUCER_GROUP, Properties, REAL_QUEUE_ID, REAL_TOPIC, SHARDING_KEY, TRANSACTION_PREPARED, UNIQUE_KEY,
+    PRODUCER_GROUP, Properties, REAL_QUEUE_ID, REAL_TOPIC, SHARDING_KEY, TRANSACTION_ID, TRANSACTION_PREPARED,
+    TRANSACTION_SET, TRANSACTION_TIMER, UNIQUE_KEY,
 };
 use crate::remoting::codes::{request as codes, response};
 use crate::remoting::command::Command;
@@ -188,9 +191,10 @@ async fn send_half(
     part: &Part<'_>,
 ) -> Result<Command, Refusal> {
     let group = Properties(part.properties.as_bytes()).get_str(PRODUCER_GROUP).unwrap_or(header.group);
-    // A replica lets the transaction escape here, perhaps not for the first time (a field of txstore). It does not know
-    // the local transaction: any producer of the group is asked.
-    let is_escaped = is_true(request, "escaped");
+    // A replica lets the transaction escape here, perhaps not for the first time (a field of txstore), or a slave of
+    // RocketMQ does. Neither knows the local transaction: any producer of the group is asked.
+    let by_slave = escapes_from_slave(Properties(part.properties.as_bytes()), header.topic)?;
+    let is_escaped = by_slave || is_true(request, "escaped");
     let owner = if is_escaped { 0 } else { owner(service, session, request, group).await? };
     let entry = service.topic(session, header.topic, Use::Send).await?;
     let envelope = header.envelope(&entry, session, part)?;
@@ -198,7 +202,13 @@ async fn send_half(
         NewMessage { envelope: &envelope, body: part.body, queue_id: queue(service, &entry, header.queue_id)? };
     let half = NewHalfMessage { message, group, unique_id: envelope.unique_id(), owner };
     let written = if is_escaped {
-        service.store.prepare_once(&half, Wait::Yes)?
+        match service.store.prepare_once(&half, Wait::Yes) {
+            // A slave of RocketMQ takes any other code for a failure, and sends it again and again.
+            Err(Error::AlreadyEnded { .. }) if by_slave => {
+                return ended(service, request, half.unique_id.unwrap_or_default());
+            }
+            written => written?,
+        }
     } else {
         service.store.prepare(&half, Wait::Yes)?
     };
@@ -209,6 +219,38 @@ async fn send_half(
     let sent = [service.acknowledged(written).await?];
     count(&entry, Kind::Transaction, &sent);
     Ok(stored(service, request, &sent))
+}
+
+/// Returns whether a slave of RocketMQ that acts as master lets a half message escape to this broker: it sends what its
+/// master has added to it, too. Refuses those that are only a part of a transaction, or have a time: as single half
+/// messages they would be something else.
+fn escapes_from_slave(properties: Properties<'_>, topic: &str) -> Result<bool, Refusal> {
+    let has = |name| properties.get(name).is_some();
+    if properties.get_str(REAL_TOPIC) != Some(topic) || !has(TRANSACTION_ID) || !has(UNIQUE_KEY) {
+        return Ok(false);
+    }
+    if has(TRANSACTION_SET) || has(TRANSACTION_TIMER) {
+        let remark = "a transaction of several messages, or with a time, cannot escape: it waits for its broker";
+        return Err(Refusal::new(response::MESSAGE_ILLEGAL, remark));
+    }
+    Ok(true)
+}
+
+/// Answers where the half message of a transaction that has ended is.
+fn ended(service: &Service, request: &Command, transaction: &str) -> Result<Command, Refusal> {
+    let row = service.store.transaction(transaction)?;
+    let Some(half) = row.halves.first() else {
+        return Err(Error::TransactionNotFound { what: transaction.to_owned() }.into());
+    };
+    let sent = Sent {
+        unique_id: MessageId::Text(transaction.into()),
+        physical_offset: PhysicalOffset(half.physical_offset),
+        queue_offset: QueueOffset(half.queue_offset),
+        queue_id: row.queue_id,
+        size: 0,
+        due_ms: None,
+    };
+    Ok(stored(service, request, &[sent]))
 }
 
 /// Stores the half messages of one transaction, or finds those that a resend repeats. Returns the offsets of the first.

@@ -29,7 +29,7 @@ final class Broker implements Peer.Handled {
     private static final long CLOSE_TIMEOUT_MS = 60_000;
     /** So far below its port a broker listens, too, for its fast lane. */
     private static final int FAST_BELOW = 2;
-    /** Null: a slave, which knows only the name server of its master. */
+    /** Null: a member of a group, which knows only a name server outside of this process or of another command. */
     private final NamesrvController names;
     private final BrokerController broker;
     private final String namesAddress;
@@ -70,8 +70,8 @@ final class Broker implements Peer.Handled {
         }
     }
 
-    /** A slave. Its only name server is `names`, which tells it where its master is. */
-    static Broker slave(JSONObject arguments) throws Exception {
+    /** A member of a group, mostly a slave. Its only name server is `names`, which tells it where its master is. */
+    static Broker member(JSONObject arguments) throws Exception {
         BrokerConfig brokerConfig = Settings.broker(arguments);
         NettyServerConfig server = server(brokerConfig.getBrokerIP1(), brokerConfig.getListenPort());
         String names = arguments.getString("names");
@@ -110,8 +110,12 @@ final class Broker implements Peer.Handled {
         return config;
     }
 
-    /** The first registration may find no name server yet, and the next would come only after ten seconds. */
+    /** A name server of its own is asked: the first registration may find none yet, and the next would come only after ten seconds. */
     private void registerUntilKnown(String topic) throws InterruptedException {
+        if (names == null) {
+            broker.registerBrokerAll(true, false, true);
+            return;
+        }
         long deadline = System.currentTimeMillis() + ROUTE_TIMEOUT_MS;
         while (names.getRouteInfoManager().pickupTopicRouteData(topic) == null) {
             check(System.currentTimeMillis() < deadline, "the broker's route is not known");

@@ -41,8 +41,10 @@ public final class Peer {
     private Peer(PrintStream out) {
         this.out = out;
         commands.put("dump", StoreDump::of);
+        commands.put("names.start", arguments -> hold(Names.start(arguments)));
+        commands.put("names.stop", arguments -> release(arguments, Names.class).stop());
         commands.put("broker.start", arguments -> hold(Broker.start(arguments)));
-        commands.put("broker.slave", arguments -> hold(Broker.slave(arguments)));
+        commands.put("broker.member", arguments -> hold(Broker.member(arguments)));
         commands.put("broker.follow", arguments -> held(arguments, Broker.class).follow());
         commands.put("broker.stop", arguments -> release(arguments, Broker.class).stop());
         commands.put("broker.topic", arguments -> held(arguments, Broker.class).topic(arguments));
