@@ -154,3 +154,16 @@ def test_ended_transactions_escape_from_a_slave_of_rocketmq(
     eventually(lambda: is_finished(slave) and ids <= pending(other), CAUGHT_UP_S)
     print(f"{len(pending(other))} of {count + 1} transactions have escaped, of which one was pending")
     committed_at(other, b"pending", *(b"%d" % number for number in range(OP_MESSAGES, count)))
+
+
+def test_slave_of_rocketmq_passes_what_it_could_not_send(source: Source, slaves: Slaves, other: Server) -> None:
+    """A txstore refuses the parts of a transaction of several messages: each would be asked about by itself."""
+    with txstore.connect(source.address) as client, client.transaction_producer("shop", Unknown()) as producer:
+        with pytest.raises(ZeroDivisionError), producer.transaction([Message(TOPIC, b"1"), Message(TOPIC, b"2")]):
+            raise ZeroDivisionError
+        single = str(producer.send_in_transaction(Message(TOPIC, b"3")).transaction_id)
+    slave = slaves.start()
+    source.followed_by(slave)
+    source.stop()
+    eventually(lambda: is_finished(slave), CAUGHT_UP_S)
+    assert pending(other) == {single}
