@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -147,16 +148,19 @@ def rewritten(text: bytes, functions: list[Function], left_out: set[int], start:
     return result + text[at:end]
 
 
-def lines_of(text: str) -> list[tuple[int, int, int]]:
-    """The lines of each change in a rewritten file: first, last, number."""
+def lines_of(text: str, what: str = "change") -> list[tuple[int, int, int]]:
+    """The lines of each change in a rewritten file: first, last, number.
+
+    With "original", those of the right body of each function that also has changes of its whole body.
+    """
     found = []
     began: dict[str, int] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.startswith("/*change "):
-            began[line.split()[1]] = number
-        elif line.startswith("/*end "):
-            change = line.split()[1]
-            found.append((began[change], number, int(change)))
+    for line_number, line in enumerate(text.splitlines(), start=1):
+        mark = re.fullmatch(rf"/\*(end_)?{what} (\d+) \*/", line)
+        if mark and mark[1]:
+            found.append((began[mark[2]], line_number, int(mark[2])))
+        elif mark:
+            began[mark[2]] = line_number
     return found
 
 
@@ -168,8 +172,14 @@ def switch(text: bytes, function: Function, left_out: set[int], original: bytes)
     for change in kept:
         body = text[function.start : change.start] + change.replacement.encode() + text[change.end : function.end]
         number = str(change.number).encode()
-        arms.append(b"\n%s => {\n/*change %s */\n%s\n/*end %s */\n}" % (number, number, body, number))
+        arms.append(b"\n%s => {\n/*change %s */\n%s\n/*end_change %s */\n}" % (number, number, body, number))
+        if is_of_whole_body(text, function, change):
+            original = b"\n/*original %s */\n%s\n/*end_original %s */\n" % (number, original, number)
     return b" match crate::base::mutant::changed(%d) {%s\n_ => {%s}} " % (function.number, b"".join(arms), original)
+
+
+def is_of_whole_body(text: bytes, function: Function, change: Change) -> bool:
+    return not text[function.start : change.start].strip() and not text[change.end : function.end].strip()
 
 
 def build(changes: list[Change]) -> tuple[str, str, set[int]]:
@@ -194,21 +204,20 @@ def build(changes: list[Change]) -> tuple[str, str, set[int]]:
     with (COPY / SOURCES / "base/mutant.rs").open("a") as file_of_switch:
         file_of_switch.write(SWITCH)
     while True:
-        lines = {}
+        rewritten_files = {}
         for file, some_functions in functions.items():
             text = (ROOT / file).read_bytes()
-            with_all = rewritten(text, some_functions, left_out, 0, len(text)).decode()
-            (COPY / file).write_text(with_all)
-            lines[file] = lines_of(with_all)
+            rewritten_files[file] = rewritten(text, some_functions, left_out, 0, len(text)).decode()
+            (COPY / file).write_text(rewritten_files[file])
         kept = len(changes) - len(left_out)
         print(f"builds {kept} changes of {len(changes)}", flush=True)
-        built, wrong = compiled(lines)
+        built, wrong = compiled(rewritten_files)
         if not wrong:
             return built["txstore"], built["crash"], left_out
         left_out |= wrong
 
 
-def compiled(lines: dict[str, list[tuple[int, int, int]]]) -> tuple[dict[str, str], set[int]]:
+def compiled(files: dict[str, str]) -> tuple[dict[str, str], set[int]]:
     """The executables, or the changes that do not compile."""
     command = [
         "cargo",
@@ -236,16 +245,19 @@ def compiled(lines: dict[str, list[tuple[int, int, int]]]) -> tuple[dict[str, st
     messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode == 0:
         return {one["target"]["name"]: one["executable"] for one in messages if one.get("executable")}, set()
-    wrong: set[int] = set()
-    for message in messages:
-        if message.get("message", {}).get("level") != "error":
-            continue
-        for span in message["message"]["spans"]:
-            line = span["line_start"]
-            wrong |= {number for first, last, number in lines.get(span["file_name"], ()) if first <= line <= last}
+    errors = [one["message"] for one in messages if one.get("message", {}).get("level") == "error"]
+    spans = [(span["file_name"], span["line_start"]) for error in errors for span in error["spans"]]
+    # A function that returns `impl Trait` has the type of its first body. Then the error is in the right one.
+    wrong = at_lines(files, spans, "change") or at_lines(files, spans, "original")
     if not wrong:
         sys.exit(f"the changed engine does not compile:\n{done.stderr[-4000:]}")
     return {}, wrong
+
+
+def at_lines(files: dict[str, str], spans: list[tuple[str, int]], what: str) -> set[int]:
+    """The changes at these lines of the rewritten files."""
+    lines = {file: lines_of(text, what) for file, text in files.items()}
+    return {number for file, line in spans for first, last, number in lines.get(file, ()) if first <= line <= last}
 
 
 @dataclass(frozen=True)
