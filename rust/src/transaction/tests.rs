@@ -6,6 +6,7 @@ mod decided;
 mod frozen;
 mod model;
 mod replay;
+mod sets;
 
 use std::collections::BTreeMap;
 

@@ -20,7 +20,11 @@ fn outcome(queue_offset: u64) -> Outcome {
 fn outcomes_in_several_blocks_outlive_retention_and_a_snapshot() {
     let mut decided = DecidedHalves::from(0);
     (0..HALVES).for_each(|number| decided.set(number, outcome(number)));
+    // Four outcomes take a byte.
+    let memory = usize::try_from(HALVES / 4).unwrap();
+    assert!((memory..2 * memory).contains(&decided.memory()), "{} bytes", decided.memory());
     decided.forget_below(FIRST_LEFT + 3);
+    assert!((decided.bytes()..memory).contains(&decided.memory()), "{} bytes", decided.memory());
     let (base, count, pieces) = decided.parts();
     let bits = pieces.flatten().copied().collect::<Vec<_>>();
     assert_eq!((base, count, bits.len()), (FIRST_LEFT, HALVES - FIRST_LEFT, decided.bytes()));

@@ -4,9 +4,10 @@ use super::*;
 use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, REPAIR_TOPIC};
 use crate::base::units::{PhysicalOffset, QueueOffset, TimestampMs};
 use crate::record::layout::{SYS_COMMIT, SYS_ROLLBACK};
-use crate::record::properties::{self, TRANSACTION_PREPARED_QUEUE_OFFSET};
+use crate::record::properties::{self, TRANSACTION_PREPARED_QUEUE_OFFSET, TRANSACTION_SET};
 use crate::record::{Draft, Position, RecordCrc, Scanned, Verify, decode, encode};
-use crate::transaction::replay::{Keep, Replay};
+use crate::transaction::replay::{Keep, Replay, Unfinished};
+use crate::transaction::set::SetMark;
 use crate::transaction::table::Key;
 
 /// A log whose records are applied as they are written.
@@ -16,6 +17,8 @@ struct Log {
     end: u64,
     halves: u64,
     ops: u64,
+    /// When the next record is stored.
+    stored_ms: i64,
 }
 
 /// The values with which a half is written.
@@ -36,7 +39,7 @@ impl Log {
 
     fn with(keep: Keep, first: u64, half_progress: u64) -> Self {
         let replay = Replay::new(keep, first, half_progress);
-        Self { table: Table::new(0), replay, end: first.max(1_000), halves: 0, ops: 0 }
+        Self { table: Table::new(0), replay, end: first.max(1_000), halves: 0, ops: 0, stored_ms: 1 }
     }
 
     fn record(
@@ -63,8 +66,11 @@ impl Log {
             properties: text,
         };
         let at = PhysicalOffset(self.end);
-        let position =
-            Position { physical_offset: at, queue_offset: QueueOffset(queue_offset), store_timestamp: TimestampMs(1) };
+        let position = Position {
+            physical_offset: at,
+            queue_offset: QueueOffset(queue_offset),
+            store_timestamp: TimestampMs(self.stored_ms),
+        };
         let mut bytes = Vec::new();
         self.end += u64::from(encode(&draft, position, false, &mut bytes).unwrap());
         let Ok(Scanned::Record(view)) = decode(&bytes, at, Verify { body_crc: true, record_crc: RecordCrc::Ignore })
@@ -101,6 +107,22 @@ impl Log {
         HalfCopy { queue_offset, physical_offset }
     }
 
+    /// Writes the half messages of a set of three messages, that of the first message last.
+    fn set(&mut self) -> Vec<HalfCopy> {
+        self.replay.know_sets(0, &self.table);
+        let first = self.halves;
+        (0..3).map(|position| self.half_of_set(SetMark { first, position, count: 3 })).collect()
+    }
+
+    fn half_of_set(&mut self, mark: SetMark) -> HalfCopy {
+        let queue_offset = self.halves;
+        self.halves += 1;
+        let mut text = Self::properties(Half { id: Some(&format!("id-{}", mark.index())), ..SENT }, true);
+        properties::push(&mut text, TRANSACTION_SET, &mark.text());
+        let physical_offset = self.record(HALF_TOPIC, queue_offset, 0, 0, b"body", &text);
+        HalfCopy { queue_offset, physical_offset }
+    }
+
     fn commit(&mut self, half: Half<'_>, physical_offset: u64) {
         let text = Self::properties(half, false);
         self.record("orders", 0, SYS_COMMIT, physical_offset, b"body", &text);
@@ -124,13 +146,20 @@ impl Log {
     }
 
     /// Returns the outcome of each half, `None` for pending, and the decided halves that no op names.
-    fn finish(mut self) -> (Vec<Option<Outcome>>, Vec<u64>) {
-        let unnamed = self.replay.finish(&mut self.table).unnamed;
+    fn finish(self) -> (Vec<Option<Outcome>>, Vec<u64>) {
+        let (outcomes, unfinished) = self.finish_sets();
+        assert_eq!(unfinished.to_end, []);
+        (outcomes, unfinished.unnamed)
+    }
+
+    /// Returns the outcome of each half, `None` for pending, and what is still to be written.
+    fn finish_sets(mut self) -> (Vec<Option<Outcome>>, Unfinished) {
+        let unfinished = self.replay.finish(&mut self.table);
         let state = |number: u64| match self.table.find(number) {
             Some(_) => None,
             None => self.table.outcome(number),
         };
-        ((0..self.halves).map(state).collect(), unnamed)
+        ((0..self.halves).map(state).collect(), unfinished)
     }
 
     fn keys(&self) -> usize {
@@ -389,4 +418,113 @@ fn an_op_means_a_roll_back_unless_records_were_lost_directly_before_its_group() 
         log.op(&[0, 1]);
     });
     assert_eq!(after_a_message, [ROLLED_BACK, ROLLED_BACK]);
+    let later_ends = outcomes(&|log, _| {
+        log.op(&[0]);
+        log.stored_ms += 1;
+        log.op(&[1]);
+    });
+    assert_eq!(later_ends, [UNKNOWN, ROLLED_BACK]);
+    let interrupted = outcomes(&|log, _| {
+        log.op(&[0]);
+        log.record("orders", 0, 0, 0, b"another", &text);
+        log.op(&[1]);
+    });
+    assert_eq!(interrupted, [UNKNOWN, ROLLED_BACK]);
+}
+
+/// A repair's records have their topic and their type. A record with only one of them replaces nothing.
+#[test]
+fn only_a_repairs_own_record_says_that_records_were_lost() {
+    for (topic, sys_flag) in [(REPAIR_TOPIC, 0), ("orders", SYS_ROLLBACK)] {
+        let mut log = Log::new();
+        log.half(SENT);
+        log.record(topic, 0, sys_flag, 0, b"", b"");
+        log.op(&[0]);
+        assert_eq!(log.replay.named_end(), 0, "nothing was lost");
+        assert_eq!(log.finish().0, [ROLLED_BACK], "{topic}, {sys_flag}");
+    }
+    let mut log = Log::new();
+    log.half(SENT);
+    log.filler();
+    log.op(&[0]);
+    assert_eq!(log.replay.named_end(), 1);
+}
+
+// Sets: transactions of several messages.
+
+/// A crash may cut the final messages of a set, or its ops. What is missing is written again, in the set's order.
+#[test]
+fn a_set_whose_end_was_cut_is_completed_as_it_was_decided() {
+    let of = |id| Half { id: Some(id), ..SENT };
+    for committed in 1..=3 {
+        let mut log = Log::new();
+        let halves = log.set();
+        let in_order = [(of("id-0"), halves[2]), (of("id-1"), halves[0]), (of("id-2"), halves[1])];
+        for (half, copy) in &in_order[..committed] {
+            log.commit(*half, copy.physical_offset);
+        }
+        let (outcomes, unfinished) = log.finish_sets();
+        assert_eq!(outcomes, [COMMITTED; 3]);
+        let missing: Vec<_> = in_order[committed..].iter().map(|(_, copy)| (*copy, Outcome::Committed)).collect();
+        assert_eq!((unfinished.unnamed, unfinished.to_end), (vec![0, 1, 2], missing), "{committed} were committed");
+    }
+    let mut log = Log::new();
+    let halves = log.set();
+    log.discard(of("id-0"), halves[2].physical_offset);
+    let (outcomes, unfinished) = log.finish_sets();
+    assert_eq!(outcomes, [DISCARDED; 3]);
+    assert_eq!(unfinished.to_end, [(halves[0], Outcome::Discarded), (halves[1], Outcome::Discarded)]);
+}
+
+/// A rollback has no final messages, so nothing but its ops can be missing.
+#[test]
+fn a_set_whose_roll_back_was_cut_gets_only_the_missing_ops() {
+    for lost in [false, true] {
+        let mut log = Log::new();
+        log.set();
+        if lost {
+            log.filler();
+        }
+        log.op(&[0]);
+        let (outcomes, unfinished) = log.finish_sets();
+        assert_eq!(outcomes, [if lost { UNKNOWN } else { ROLLED_BACK }; 3]);
+        assert_eq!(unfinished, Unfinished { unnamed: vec![1, 2], to_end: vec![] });
+    }
+}
+
+/// A crash cut the half messages of a set before the last one, at the log's end or before what came after.
+#[test]
+fn half_messages_without_the_last_of_their_set_are_rolled_back() {
+    let mark = |first, position| SetMark { first, position, count: 3 };
+    let mut log = Log::new();
+    log.replay.know_sets(0, &log.table);
+    assert_eq!((log.replay.cut_set_from(), log.replay.is_within_a_write()), (None, false));
+    log.half_of_set(mark(0, 0));
+    log.half_of_set(mark(0, 1));
+    assert_eq!((log.replay.cut_set_from(), log.replay.is_within_a_write()), (Some(0), true));
+    let alone = log.half(Half { id: Some("alone"), ..SENT });
+    assert_eq!((log.replay.cut_set_from(), log.replay.is_within_a_write()), (Some(0), false));
+    log.half_of_set(mark(3, 0));
+    assert_eq!(log.replay.cut_set_from(), Some(0), "the lowest");
+    log.commit(Half { id: Some("alone"), ..SENT }, alone.physical_offset);
+    log.op(&[0, 2]);
+    log.half_of_set(mark(4, 0));
+    let (outcomes, unfinished) = log.finish_sets();
+    assert_eq!(outcomes, [ROLLED_BACK, ROLLED_BACK, COMMITTED, ROLLED_BACK, ROLLED_BACK]);
+    assert_eq!(unfinished, Unfinished { unnamed: vec![1, 3, 4], to_end: vec![] });
+}
+
+/// Before `know_sets`, and below its offset, each half message is a transaction of its own: a broker may have ended it.
+#[test]
+fn marks_count_from_the_offset_on_from_which_only_txstore_wrote() {
+    for (from, transactions) in [(None, 3), (Some(1_000), 1), (Some(1_001), 3), (Some(u64::MAX), 3)] {
+        let mut log = Log::new();
+        if let Some(from) = from {
+            log.replay.know_sets(from, &log.table);
+        }
+        for position in 0..3 {
+            log.half_of_set(SetMark { first: 0, position, count: 3 });
+        }
+        assert_eq!(log.keys(), transactions, "{from:?}");
+    }
 }
