@@ -336,7 +336,8 @@ pub fn check_closed(machine: &Machine) -> Held {
     if !machine.history.begun.is_empty() {
         return Ok(());
     }
-    // An opening takes back what was handed over.
+    // An opening takes back what was handed over, at the end of the log.
+    let end = machine.reader_of(&closed)?.stat().unwrap().max_physical_offset;
     let closed = if machine.is_handed_over { opened_again(machine, &closed)? } else { closed };
     let rebuilt = machine.memory.crash(0, CrashKeep::PageCache);
     for path in ["consumequeue", "index"] {
@@ -355,7 +356,7 @@ pub fn check_closed(machine: &Machine) -> Held {
         Err(error) => return broken("L6", format!("without what is derived: {error:?}")),
     }
     if begins_later(&closed) || !machine.history.deleted.is_empty() {
-        return same_queues(machine, &rebuilt, &closed);
+        return same_queues(machine, end, &rebuilt, &closed);
     }
     let jumped = machine.history.jumped;
     let (theirs, ours) = (queue_files(&rebuilt, jumped), queue_files(&closed, jumped));
@@ -392,9 +393,12 @@ fn begins_later(memory: &Memory) -> bool {
 }
 
 /// Checks L6, if the log's front was removed: a rebuilt queue has padding instead of the removed entries; all others
-/// are equal.
-fn same_queues(machine: &Machine, rebuilt: &Memory, closed: &Memory) -> Held {
-    let (theirs, ours) = (entries(machine, rebuilt)?, entries(machine, closed)?);
+/// are equal. A queue of which the log had no record below `end`, where the opening appends, begins at 0 again.
+fn same_queues(machine: &Machine, end: u64, rebuilt: &Memory, closed: &Memory) -> Held {
+    let (theirs, mut ours) = (entries(machine, rebuilt)?, entries(machine, closed)?);
+    for (first, _) in ours.values_mut().filter(|(_, offsets)| offsets.first().is_some_and(|offset| *offset >= end)) {
+        *first = 0;
+    }
     hold(theirs == ours, "L6", || format!("built again, the queues are {theirs:?}, not {ours:?}"))
 }
 
