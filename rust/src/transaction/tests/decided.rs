@@ -38,3 +38,37 @@ fn outcomes_in_several_blocks_outlive_retention_and_a_snapshot() {
         assert_eq!(halves.get(HALVES), None, "after the last");
     }
 }
+
+const ALL: [Outcome; 4] = [Outcome::Committed, Outcome::RolledBack, Outcome::Discarded, Outcome::FinishedUnknown];
+
+/// A broker may commit or discard what was rolled back.
+#[test]
+fn a_later_outcome_replaces_the_earlier_one_and_leaves_its_neighbours() {
+    for at in 0..4 {
+        for (before, after) in ALL.into_iter().flat_map(|before| ALL.map(|after| (before, after))) {
+            let mut decided = DecidedHalves::from(0);
+            (0..4).for_each(|number| decided.set(number, before));
+            decided.set(at, after);
+            for number in 0..4 {
+                let expected = if number == at { after } else { before };
+                assert_eq!(decided.get(number), Some(expected), "{before:?}, then {after:?} at {at}");
+            }
+        }
+    }
+}
+
+/// Tests of snapshots compare them.
+#[test]
+fn outcomes_are_equal_only_if_they_begin_alike_and_each_is_equal() {
+    let of = |base, outcomes: &[Outcome]| {
+        let mut decided = DecidedHalves::from(base);
+        (base..).zip(outcomes).for_each(|(number, outcome)| decided.set(number, *outcome));
+        decided
+    };
+    let one = of(0, &[Outcome::Committed]);
+    assert_eq!(one, of(0, &[Outcome::Committed]));
+    let others = [of(0, &[Outcome::RolledBack]), of(1, &[Outcome::Committed]), of(0, &[Outcome::Committed; 2])];
+    for other in others {
+        assert_ne!(one, other);
+    }
+}

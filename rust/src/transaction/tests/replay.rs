@@ -6,7 +6,7 @@ use crate::base::units::{PhysicalOffset, QueueOffset, TimestampMs};
 use crate::record::layout::{SYS_COMMIT, SYS_ROLLBACK};
 use crate::record::properties::{self, TRANSACTION_PREPARED_QUEUE_OFFSET, TRANSACTION_SET};
 use crate::record::{Draft, Position, RecordCrc, Scanned, Verify, decode, encode};
-use crate::transaction::replay::{Keep, Replay, Unfinished};
+use crate::transaction::replay::{Keep, Replay, Unfinished, Unmatched};
 use crate::transaction::set::SetMark;
 use crate::transaction::table::Key;
 
@@ -527,4 +527,32 @@ fn marks_count_from_the_offset_on_from_which_only_txstore_wrote() {
         }
         assert_eq!(log.keys(), transactions, "{from:?}");
     }
+}
+
+/// A reader of the log takes transactions as soon as they have ended. It learns which later records have none.
+#[test]
+fn what_has_ended_is_taken_and_later_records_match_nothing() {
+    let ids = ["a", "b"].map(|id| Half { id: Some(id), ..SENT });
+    let mut log = Log::with(Keep::UntilTaken, 0, 0);
+    let halves = ids.map(|id| log.half(id));
+    log.commit(ids[0], halves[0].physical_offset);
+    assert_eq!((log.replay.next_ended(), log.replay.next_unmatched()), (None, None), "no op names it yet");
+    log.op(&[0]);
+    let key = log.replay.next_ended().unwrap();
+    assert_eq!((log.replay.next_ended(), log.replay.next_unmatched()), (None, None));
+    assert_eq!(log.replay.take(&mut log.table, key).map(|entry| entry.newest), Some(halves[0]));
+    assert!(log.replay.take(&mut log.table, key).is_none(), "it is taken once");
+    log.op(&[0, 9]);
+    log.commit(ids[0], halves[0].physical_offset);
+    let unmatched: Vec<_> = std::iter::from_fn(|| log.replay.next_unmatched()).collect();
+    let half = halves[0].physical_offset;
+    assert!(
+        matches!(unmatched[..], [Unmatched::Op(0), Unmatched::Op(9), Unmatched::End(Some(_), at)] if at == half),
+        "{unmatched:?}"
+    );
+    assert_eq!((log.replay.next_ended(), log.keys()), (None, 1));
+    // Others do not ask.
+    let mut log = Log::new();
+    log.op(&[9]);
+    assert_eq!(log.replay.next_unmatched(), None);
 }
