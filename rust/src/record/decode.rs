@@ -48,7 +48,7 @@ pub enum Scanned<'a> {
     Record(RecordView<'a>),
     /// The rest of the file is unused.
     Blank {
-        /// Bytes that remain of the file. The caller checks that they do.
+        /// Bytes that remain of the file, if a crash of a broker left this field whole (`commit_log::step`).
         size: u32,
     },
 }
@@ -140,8 +140,7 @@ pub fn decode(bytes: &[u8], at: PhysicalOffset, verify: Verify) -> Decoded<Scann
     let version = match magic {
         MAGIC_V1 => Version::V1,
         MAGIC_V2 => Version::V2,
-        MAGIC_BLANK if to_usize(size) >= BLANK_MIN && size <= RECORD_MAX => return Ok(Scanned::Blank { size }),
-        MAGIC_BLANK => return Err(DecodeError::BadSize { found: size }),
+        MAGIC_BLANK => return Ok(Scanned::Blank { size }),
         found => return Err(DecodeError::BadMagic { found }),
     };
     if to_usize(size) < RECORD_MIN || size > RECORD_MAX {

@@ -163,8 +163,7 @@ fn a_topic_of_more_than_127_bytes_makes_a_v2_record() {
 fn blanks() {
     let mut bytes = blank(40).to_vec();
     assert!(matches!(decode(&bytes, AT, ALL), Ok(Scanned::Blank { size: 40 })));
-    assert_eq!(error(&blank(7), ALL), DecodeError::BadSize { found: 7 });
-    assert_eq!(error(&blank(u32::MAX), ALL), DecodeError::BadSize { found: u32::MAX });
+    assert!(matches!(decode(&blank(u32::MAX), AT, ALL), Ok(Scanned::Blank { size: u32::MAX })));
     bytes.truncate(7);
     assert_eq!(error(&bytes, ALL), DecodeError::Truncated { needed: 8 });
 }

@@ -8,7 +8,7 @@ use super::CommitLog;
 use crate::base::error::Result;
 use crate::base::units::{PhysicalOffset, to_u64, to_usize};
 use crate::record::RecordView;
-use crate::record::decode::{DecodeError, Scanned, Verify, decode};
+use crate::record::decode::{DecodeError, RecordCrc, Scanned, Verify, decode};
 use crate::storage::ahead::ask_for;
 
 /// Says that an offset where a record should begin holds only zeros.
@@ -66,6 +66,9 @@ pub fn step(rest: &[u8], at: u64, file_end: u64, verify: Verify) -> Step<'_> {
     match decode(rest, PhysicalOffset(at), verify) {
         Ok(Scanned::Record(view)) => Step::Record(view),
         Ok(Scanned::Blank { size }) if at + u64::from(size) == file_end => Step::FileEnd,
+        // A broker reads only the magic number of a blank record, and lost power may leave another size before it. So
+        // the size counts only where records have a CRC, which are not a broker's.
+        Ok(Scanned::Blank { .. }) if verify.record_crc != RecordCrc::Required => Step::FileEnd,
         Ok(Scanned::Blank { size }) => {
             Step::BadBlank(format!("a blank record of {size} bytes where {} are left in the file", file_end - at))
         }
