@@ -5,10 +5,12 @@ was there.
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import shutil
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +35,7 @@ from txstore import (
     StoreLockedError,
 )
 from txstore._native import TRANSACTION_GROUP, is_system_topic
-from txstore.backup import Backup, take_backup
+from txstore.backup import Backup, take_backup, taking
 from txstore.inspection.deep import look
 
 FILE = 1 << 16
@@ -295,6 +297,24 @@ def test_retention_during_a_backup_restarts_it(store: EmbeddedBroker, tmp_path: 
     assert backup.first == first > 0
     must_be_whole(backup.path)
     must_equal(restored(backup.path, tmp_path / "restored"), store)
+
+
+def test_file_that_is_replaced_while_it_is_copied_leaves_no_folder_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("topics.json", "topics.json.bak"):
+        (tmp_path / name).write_text("{}")
+
+    def replaced(origin: Path, *_: object) -> None:
+        raise FileNotFoundError(origin)
+
+    monkeypatch.setattr(taking, "copy_file", replaced)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        with pytest.raises(FileNotFoundError):
+            taking._copy_files(tmp_path, tmp_path / "copy")
+        gc.collect()
+    assert [str(warning.message) for warning in found] == []
 
 
 def test_manifest_that_was_changed_is_reported_and_its_files_are_not_used(

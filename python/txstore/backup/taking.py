@@ -270,7 +270,10 @@ def _log_file(base: int) -> str:
 
 def _copy_files(origin: Path, target: Path) -> None:
     target.mkdir(mode=0o700)
-    for entry in os.scandir(origin) if origin.is_dir() else ():
-        if entry.is_file(follow_symlinks=False) and not entry.name.endswith(".tmp"):
-            file = Path(entry)
-            copy_file(file, target / entry.name, file.stat().st_size)
+    if not origin.is_dir():
+        return
+    with os.scandir(origin) as entries:
+        kept = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+    for name in kept:
+        if not name.endswith(".tmp"):
+            copy_file(origin / name, target / name, (origin / name).stat().st_size)
