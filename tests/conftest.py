@@ -8,6 +8,7 @@ Always: a test is in exactly one tier. docs/internals/testing.md says what each 
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,6 +44,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A script that starts the tests in the background makes them ignore Ctrl-C, and all programs that they start.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if asked_tiers(config) == ("test",) and "TXSTORE_EXAMPLES" not in os.environ:
         # The same random examples in each run, so that a failure is the change's. Longer forms look for new ones.
         settings.register_profile("same", derandomize=True)
