@@ -97,11 +97,9 @@ impl<'c> Broker<'c> {
         (self.halves, self.batch, self.ops) = (Vec::new(), Vec::new(), Vec::new());
     }
 
-    /// Waits for a time. Returns how many milliseconds.
-    pub fn wait_until(&mut self, ms: i64) -> i64 {
-        let left_ms = (ms - self.now_ms).max(0);
-        self.now_ms += left_ms;
-        left_ms
+    /// Waits for a time.
+    pub fn wait_until(&mut self, ms: i64) {
+        self.now_ms = self.now_ms.max(ms);
     }
 
     /// Sends a message to some queue.

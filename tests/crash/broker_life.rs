@@ -56,8 +56,8 @@ pub struct Left {
     pub known_ms: i64,
     /// Where its timer's messages waited, and where they are delivered.
     pub delivered: Vec<(u64, u64)>,
-    /// For how many milliseconds it waited for them.
-    pub waited_ms: i64,
+    /// For how many milliseconds it ran.
+    pub took_ms: i64,
     pub story: String,
 }
 
@@ -80,7 +80,8 @@ pub struct Life<'c> {
     /// Whether it is RocketMQ 5 with a timer. It then runs until its timer has delivered everything.
     has_timer: bool,
     delivered: Vec<(u64, u64)>,
-    pub waited_ms: i64,
+    /// The time at which it began.
+    began_ms: i64,
     story: String,
 }
 
@@ -164,7 +165,7 @@ pub fn live(
         dirty: BTreeSet::new(),
         has_timer,
         delivered: Vec::new(),
-        waited_ms: 0,
+        began_ms: now_ms.max(known_ms),
         story: String::new(),
     };
     life.all(&mut history.count)
@@ -437,7 +438,7 @@ impl Life<'_> {
             was_stopped,
             known_ms: self.known_ms,
             delivered: std::mem::take(&mut self.delivered),
-            waited_ms: self.waited_ms,
+            took_ms: self.broker.now_ms - self.began_ms,
             story: std::mem::take(&mut self.story),
         }
     }

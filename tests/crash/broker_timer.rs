@@ -117,7 +117,7 @@ impl Life<'_> {
                 self.broker.append(WHEEL, 0, 0, 0, &message.body, &text);
                 self.write_followed_by_no_record(count);
             }
-            self.waited_ms += self.broker.wait_until(message.second_ms + 1_000);
+            self.broker.wait_until(message.second_ms + 1_000);
             let text = message.text(self.broker.now_ms, true);
             let (_, at) = self.broker.append(&message.topic, message.queue, 0, 0, &message.body, &text);
             self.write_followed_by_no_record(count);

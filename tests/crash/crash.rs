@@ -65,9 +65,7 @@ impl Machine {
         let (base, log) = log_bytes(&next.memory);
         let log = &log[..((left.end - base) as usize).min(log.len())];
         next.storage.shadow.lock().unwrap().continue_with(left.began, log, base);
-        // The broker took its time.
-        let last_ms = left.records.last().map_or(0, |last| last.stored_ms);
-        next.clock.advance((last_ms - next.clock.wall().0).clamp(0, 100_000 + left.waited_ms));
+        next.clock.advance(left.took_ms);
         next.a_broker_delivered(&left.delivered, left.end);
         let history = &mut next.history;
         for name in left.begun.iter().filter(|(_, begun)| **begun >= left.began).map(|(name, _)| name) {
