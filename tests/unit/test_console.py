@@ -238,6 +238,17 @@ def test_address_in_use_is_an_error(broker: EmbeddedBroker, browser: Browser) ->
         Server(broker, ServerConfig("127.0.0.1:0", name_server=None, console=browser.address))
 
 
+def test_server_that_cannot_start_leaves_one_thread_that_waits_at_the_socket(broker: EmbeddedBroker) -> None:
+    def waiting() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name == "txstore-socket"}
+
+    before = waiting()
+    with Server(broker, ANY) as server, pytest.raises(errors.StoreIOError, match="cannot listen"):
+        Server(broker, replace(ANY, console=server.console))
+    # Closing the broker wakes one thread, and would wait in vain for another one.
+    assert len(waiting() - before) <= 1
+
+
 def test_actions_for_other_machines_need_accounts(broker: EmbeddedBroker) -> None:
     config = ServerConfig("127.0.0.1:0", name_server=None, console="0.0.0.0:0", console_actions=True)
     with pytest.raises(errors.InvalidOptionError, match="without accounts"):

@@ -136,6 +136,8 @@ class LocalSocket:
         """Continues to serve on demand, after the server that took the socket over was closed."""
         if self._start is None or self._stopped:
             return
+        if self._thread is not None and self._thread.is_alive():
+            return  # A second server of the same broker was closed before. Only one thread can be woken.
         self._thread = threading.Thread(target=self._wait, name="txstore-socket", daemon=True)
         self._thread.start()
 
