@@ -281,8 +281,7 @@ impl Raw {
     fn checkpoint_is_not_ahead(&self, found: &Found) -> Held {
         let Checkpoint { physic_ms, logics_ms, index_ms, .. } = self.checkpoint;
         let later = [physic_ms, logics_ms, index_ms].into_iter().filter(|said| *said > found.newest_ms).count();
-        let is_mixture = later == 1 && !(physic_ms == logics_ms && logics_ms == index_ms);
-        hold(later == 0 || is_mixture, "L6", || {
+        hold(later <= 1, "L6", || {
             format!("the checkpoint says {:?}, the newest record is of {}", self.checkpoint, found.newest_ms)
         })
     }

@@ -117,10 +117,12 @@ pub fn known_durable(settings: Option<&Settings>, published: Option<&Published>,
 /// one field may be a mixture of both times, so the least counts, as it does for a broker.
 fn safe_ms(checkpoint: Checkpoint, is_clean: bool, is_killed_txstore: bool) -> i64 {
     let Checkpoint { physic_ms, logics_ms, index_ms, .. } = checkpoint;
-    match () {
-        () if is_clean => physic_ms.max(logics_ms),
-        () if is_killed_txstore => physic_ms.min(logics_ms).min(index_ms),
-        () => physic_ms,
+    if is_clean {
+        physic_ms.max(logics_ms)
+    } else if is_killed_txstore {
+        physic_ms.min(logics_ms).min(index_ms)
+    } else {
+        physic_ms
     }
 }
 
