@@ -102,12 +102,10 @@ fn write_zeros(file: &File, from: u64, to: u64, zeros: &[u8]) {
 
 /// Writes pieces of one size, each made durable, to a file that already holds zeros. Returns the time of each.
 pub fn write_durably(directory: &Path, writes: u64, size: usize) -> Vec<Duration> {
-    let (record, zeros) = (bytes(size), vec![0; ZEROS_BYTES]);
+    let record = bytes(size);
     let file = create(&directory.join("limit-durable"));
     let total = writes * size as u64;
-    for at in (0..total).step_by(ZEROS_BYTES) {
-        file.write_all_at(&zeros, at).unwrap();
-    }
+    write_zeros(&file, 0, total, &vec![0; ZEROS_BYTES]);
     file.sync_all().unwrap();
     (0..writes)
         .map(|number| {

@@ -49,8 +49,7 @@ class Theirs:
         with self.broker(sync=sync) as (broker, call):
             if fill:
                 call("append", **facts, count=fill)
-                while broker.status()["undispatched_bytes"]:
-                    pass
+                until_readable(broker)
             result = call(work, **facts, count=count)
         assert not result.get("failed"), result
         return float(result["rate"])
@@ -91,6 +90,12 @@ class Theirs:
 
                 yield broker, call
             _empty(folder / "store")
+
+
+def until_readable(broker: rocketmq.EmbeddedBroker) -> None:
+    """Waits until consumers can read all that was stored."""
+    while broker.status()["undispatched_bytes"]:
+        time.sleep(0.01)
 
 
 def _empty(store: Path) -> None:

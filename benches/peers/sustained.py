@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import txstore
-from benches.peers.engine import GROUP, OURS, THEIRS, TOPIC, Theirs
+from benches.peers.engine import GROUP, OURS, THEIRS, TOPIC, Theirs, until_readable
 from benches.peers.table import Row, against, heading
 from benches.python.loads import NOT_SYNCED, Commits, in_threads, record_bytes
 from benches.python.measure import Measured, scratch
@@ -149,8 +149,7 @@ def _their_writes(theirs: Theirs, work: str, **facts: Any) -> dict[str, float]:
     with theirs.broker() as (broker, call):
         start = time.perf_counter()
         result = call(work, count=0, **facts)
-        while broker.status()["undispatched_bytes"]:
-            time.sleep(0.01)
+        until_readable(broker)
         seconds = time.perf_counter() - start
     assert not result["failed"], result
     return {THEIRS: result["rate"], _READABLE: result["done"] / seconds}
