@@ -28,6 +28,14 @@ const COMPARED_AT_ONCE: u64 = 1_024;
 
 type Name = (Arc<str>, QueueId, u64);
 
+/// An open file of a queue.
+#[derive(Clone, Debug)]
+struct Handle {
+    file: Arc<dyn File>,
+    /// Whether this process has set the file's length.
+    lengthened: bool,
+}
+
 /// What to do if a file is missing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Missing {
@@ -63,7 +71,7 @@ pub struct QueueFiles {
     storage: Arc<dyn Storage>,
     file_size: u64,
     read_only: bool,
-    handles: Mutex<HashMap<Name, Arc<dyn File>>>,
+    handles: Mutex<HashMap<Name, Handle>>,
 }
 
 impl QueueFiles {
@@ -337,42 +345,56 @@ impl QueueFiles {
         missing: Missing,
     ) -> Result<Option<Arc<dyn File>>> {
         let name = (Arc::clone(topic), queue_id, base);
-        if let Some(file) = self.handles.lock().get(&name) {
-            return Ok(Some(Arc::clone(file)));
-        }
-        let directory = directory(topic, queue_id)?;
-        let path = format!("{directory}/{base:020}");
-        let file: Arc<dyn File> = match self.storage.len(&path)? {
-            Some(length) if length == self.file_size => {
-                let mode = if self.read_only { OpenMode::Read } else { OpenMode::Write };
-                let file = self.storage.open(&path, mode)?;
-                if missing != Missing::Leave {
-                    // The sync at the file's creation may have failed in a process that could not remove the file any
-                    // more.
-                    file.set_len(self.file_size)?;
+        let lengthens = missing != Missing::Leave;
+        let open = self.handles.lock().get(&name).cloned();
+        let file = match open {
+            Some(handle) if handle.lengthened || !lengthens => return Ok(Some(handle.file)),
+            Some(handle) => handle.file,
+            None => {
+                let path = format!("{}/{base:020}", directory(topic, queue_id)?);
+                match (self.storage.len(&path)?, missing) {
+                    (Some(length), _) if length == self.file_size => {
+                        let mode = if self.read_only { OpenMode::Read } else { OpenMode::Write };
+                        self.storage.open(&path, mode)?.into()
+                    }
+                    (_, Missing::Leave) => return Ok(None),
+                    (_, Missing::Create(new)) => {
+                        let file = self.create(&directory(topic, queue_id)?, &path, new)?;
+                        self.keep(name, Handle { file: Arc::clone(&file), lengthened: true });
+                        return Ok(Some(file));
+                    }
                 }
-                file.into()
             }
-            _ => match missing {
-                Missing::Leave => return Ok(None),
-                Missing::Create(NewFiles::Synced) => {
-                    self.storage.create_dir(&directory)?;
-                    make_file(self.storage.as_ref(), &directory, &path, self.file_size)?.into()
-                }
-                Missing::Create(NewFiles::Unsynced) => {
-                    self.storage.create_dir_unsynced(&directory)?;
-                    make_file_unsynced(self.storage.as_ref(), &path, self.file_size)?.into()
-                }
-            },
         };
+        if lengthens {
+            // The sync at the file's creation may have failed in a process that could not remove the file any more.
+            file.set_len(self.file_size)?;
+        }
+        self.keep(name, Handle { file: Arc::clone(&file), lengthened: lengthens });
+        Ok(Some(file))
+    }
+
+    fn create(&self, directory: &str, path: &str, new: NewFiles) -> Result<Arc<dyn File>> {
+        Ok(match new {
+            NewFiles::Synced => {
+                self.storage.create_dir(directory)?;
+                make_file(self.storage.as_ref(), directory, path, self.file_size)?.into()
+            }
+            NewFiles::Unsynced => {
+                self.storage.create_dir_unsynced(directory)?;
+                make_file_unsynced(self.storage.as_ref(), path, self.file_size)?.into()
+            }
+        })
+    }
+
+    fn keep(&self, name: Name, handle: Handle) {
         let mut handles = self.handles.lock();
         if handles.len() >= HANDLES_MAX
             && let Some(any) = handles.keys().next().cloned()
         {
             handles.remove(&any);
         }
-        handles.insert(name, Arc::clone(&file));
-        Ok(Some(file))
+        handles.insert(name, handle);
     }
 
     /// Returns the file's base in bytes and the position in it.

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::base::units::PhysicalOffset;
-use crate::storage::Storage;
-use crate::storage::memory::Memory;
+use crate::storage::memory::{FaultKind, Memory};
+use crate::storage::{OpenMode, Storage};
 
 const PER_FILE: u64 = 8;
 
@@ -58,6 +58,36 @@ fn a_queue_that_begins_later_is_padded_in_its_first_file() {
     let found: Vec<_> = bytes.as_chunks::<ENTRY_SIZE>().0.iter().map(|bytes| Entry::from_bytes(bytes)).collect();
     assert_eq!(found, [Some(Entry::PADDING), Some(Entry::PADDING), Some(Entry::PADDING), Some(entry(11))]);
     assert_eq!((table.next(slot), table.buffered()), (12, 0));
+}
+
+/// A file whose first sync failed in a process that then died has its length only in the page cache. A process that read
+/// it first and then writes it sets the length again.
+#[test]
+fn a_length_that_a_failed_sync_dropped_is_set_again_after_a_read() {
+    let path = "consumequeue/orders/0/00000000000000000000";
+    // What a failed sync drops differs with the number of calls before it.
+    for before in 0..16 {
+        let memory = Memory::new();
+        (0..=before).for_each(|_| memory.create_dir("consumequeue/orders/0").unwrap());
+        let file = memory.open(path, OpenMode::Create).unwrap();
+        file.set_len(PER_FILE * 20).unwrap();
+        file.write_at(&entry(1).to_bytes(), 0).unwrap();
+        memory.fail_at(memory.calls() + 1, FaultKind::Io, false);
+        file.sync().unwrap_err();
+        drop(file);
+
+        let files = files(&memory);
+        let mut table = QueueTable::default();
+        let slot = table.find_or_insert("orders", QueueId(0));
+        table.push(slot, entry(1));
+        assert_eq!(files.held(table.get(slot).unwrap()).unwrap(), 1);
+        for block in table.blocks() {
+            files.write(&block, NewFiles::Unsynced).unwrap();
+        }
+        files.sync_all().unwrap();
+        let found = memory.lose_power(|_| 0).len(path).unwrap();
+        assert_eq!(found, Some(PER_FILE * 20), "after {before} calls");
+    }
 }
 
 proptest! {
