@@ -240,7 +240,8 @@ fn ends_one_by_a_broker(log: &[RecordView<'_>], view: &RecordView<'_>, found: &m
         one.end().is_none()
             && sent.topic == WHEEL
             && (real(REAL_TOPIC), real(REAL_QUEUE)) == (view.topic, &*view.queue_id.0.to_string())
-            && (sent.body, sent.unique_id()) == (view.body, view.unique_id())
+            // A row may have sent two of the same id and body, with different times.
+            && (sent.body, sent.unique_id(), due_ms(sent)) == (view.body, view.unique_id(), due_ms(view))
     };
     if let Some(waited) = found.timed.iter_mut().find(is_its) {
         waited.by_broker = Some(view.physical_offset.0);
