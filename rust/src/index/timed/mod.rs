@@ -52,27 +52,27 @@ pub struct Event {
 }
 
 /// Returns what a record means for the waiting messages. `is_any_waiting`: whether it can end a wait at all.
+#[inline]
 pub fn event(view: &RecordView<'_>, is_any_waiting: bool) -> Event {
     let named = view.prepared_transaction_offset;
     let may_end = is_any_waiting && view.transaction_type() == TransactionType::None && named < view.physical_offset;
     let waits = is_waiting(view);
-    let due_ms = if may_end || waits { due_ms(view) } else { None };
-    let at = |due_ms: i64, physical_offset: PhysicalOffset| Timed { due_ms, physical_offset: physical_offset.0 };
-    Event {
-        ends: due_ms.filter(|_| may_end).map(|due_ms| at(due_ms, named)),
-        waits: due_ms.filter(|_| waits).map(|due_ms| at(due_ms, view.physical_offset)),
-    }
+    // Most records mean nothing for them.
+    let Some(due_ms) = (may_end || waits).then(|| due_ms(view)).flatten() else { return Event::default() };
+    let at = |physical_offset: PhysicalOffset| Timed { due_ms, physical_offset: physical_offset.0 };
+    Event { ends: may_end.then(|| at(named)), waits: waits.then(|| at(view.physical_offset)) }
 }
 
 /// Returns whether a record is one in which a message waits: in the topic of txstore, or handed over to a broker's
 /// timer. A broker copies the latter when it moves them within its timer; such copies are its own.
+#[inline]
 pub fn is_waiting(view: &RecordView<'_>) -> bool {
     let kind = view.transaction_type();
     match view.topic {
         TIMED_TOPIC => kind.is_queued() && view.properties.get(TIMER_RECALLED).is_none(),
         WHEEL_TOPIC => {
-            let [due, taken, recalled] = view.properties.get_all([HANDED_OVER, TIMER_DEQUEUE_MS, TIMER_RECALLED]);
-            kind == TransactionType::None && due.is_some() && taken.is_none() && recalled.is_none()
+            let has = |name| view.properties.get(name).is_some();
+            kind == TransactionType::None && has(HANDED_OVER) && !has(TIMER_DEQUEUE_MS) && !has(TIMER_RECALLED)
         }
         _ => false,
     }
