@@ -5,7 +5,7 @@ use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, REPAIR_TOPIC};
 use crate::base::units::{PhysicalOffset, QueueOffset, TimestampMs};
 use crate::record::layout::{SYS_COMMIT, SYS_ROLLBACK};
 use crate::record::properties::{self, TRANSACTION_PREPARED_QUEUE_OFFSET, TRANSACTION_SET};
-use crate::record::{Draft, Position, RecordCrc, Scanned, Verify, decode, encode};
+use crate::record::{Draft, Position, RecordCrc, Scanned, Verify, crc32, decode, encode};
 use crate::transaction::replay::{Keep, Replay, Unfinished, Unmatched};
 use crate::transaction::set::SetMark;
 use crate::transaction::table::Key;
@@ -512,6 +512,35 @@ fn half_messages_without_the_last_of_their_set_are_rolled_back() {
     let (outcomes, unfinished) = log.finish_sets();
     assert_eq!(outcomes, [ROLLED_BACK, ROLLED_BACK, COMMITTED, ROLLED_BACK, ROLLED_BACK]);
     assert_eq!(unfinished, Unfinished { unnamed: vec![1, 3, 4], to_end: vec![] });
+}
+
+/// A final message and its op are one write. Between them the table does not tell yet that the transaction is committed.
+#[test]
+fn a_write_ends_with_the_op_of_its_final_messages() {
+    let mut log = Log::new();
+    log.replay.watch_writes();
+    let half = log.half(SENT);
+    assert!(!log.replay.is_within_a_write());
+    log.commit(SENT, half.physical_offset);
+    assert!(log.replay.is_within_a_write());
+    log.op(&[0]);
+    assert!(!log.replay.is_within_a_write());
+}
+
+/// A started table counts from the store's own opening, and so does what it remembers of ended transactions.
+#[test]
+fn ends_that_a_started_table_replays_are_forgotten_by_its_own_time() {
+    let (day, minute) = (1_700_000_000_000, 60_000);
+    let mut log = Log::new();
+    log.replay.continue_from(day);
+    log.stored_ms = day + 20 * minute;
+    let half = log.half(SENT);
+    log.commit(SENT, half.physical_offset);
+    log.op(&[0]);
+    let identity = Identity::new("services", "id-1", "orders", crc32(b"body"));
+    let outcome = |log: &mut Log, minutes| log.table.recent.outcome(identity, minutes * minute);
+    assert_eq!(outcome(&mut log, 24), COMMITTED);
+    assert_eq!(outcome(&mut log, 31), None);
 }
 
 /// Before `know_sets`, and below its offset, each half message is a transaction of its own: a broker may have ended it.
