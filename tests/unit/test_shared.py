@@ -389,6 +389,27 @@ def test_a_stopped_writer_is_waited_for_and_never_replaced(store: Path, start: C
         assert not broker.is_writer
 
 
+def test_a_question_about_topics_is_asked_again_when_the_writer_ends(
+    store: Path, start: Callable[..., Process]
+) -> None:
+    """A request that changes nothing goes to the process that takes over, as a send does."""
+    writer = start()
+    with txstore.open(store, shared=True) as broker:
+        broker.producer("group").send(Message("orders", b"first"))
+        writer.kill(signal.SIGSTOP)
+        found: list[Any] = []
+        asking = threading.Thread(target=lambda: found.append(broker.write_queues("payments")))
+        connection = broker._client.connections.live(broker.address)
+        assert connection is not None
+        asking.start()
+        eventually(lambda: len(connection._waiting) > 0)
+        writer.kill()
+        asking.join(30)
+        assert len(found) == 1
+        assert found[0]
+        assert broker.is_writer
+
+
 def test_a_writer_without_a_socket_is_named(store: Path, start: Callable[..., Process]) -> None:
     """It may be recovering. It is waited for, then the error says who it is."""
     writer = start("listen=False")

@@ -146,8 +146,7 @@ class Client:
         first: RemotingCommand | None = None
         for address in list(self._name_servers):
             try:
-                connection = await self.connections.get(address)
-                answer = await connection.call(code, ext_fields, timeout=self.options.seconds("request_timeout"))
+                answer = await self._ask_name_server(address, code, ext_fields)
                 if is_enough is None or is_enough(answer):
                     return answer
                 first = answer if first is None else first
@@ -162,6 +161,19 @@ class Client:
         text = "; ".join(str(error).partition("\n")[0] for error in errors)
         hint = "hint: start a name server or `txstore serve` there, or check the addresses"
         raise BrokerUnreachableError(f"{text}\n{hint}", address=self.address)
+
+    async def _ask_name_server(self, address: str, code: RequestCode, ext_fields: Mapping[str, str]) -> RemotingCommand:
+        timeout = self.options.seconds("request_timeout")
+        until = self.loop.time() + timeout
+        while True:
+            connection = await self.connections.get(address)
+            try:
+                return await connection.call(code, ext_fields, timeout=timeout)
+            except BrokerUnreachableError:
+                # The process that wrote a shared store has ended. The question changes nothing, so it may be asked
+                # again; the next connection reaches the process that writes the store now.
+                if not self.is_store or self.loop.time() >= until:
+                    raise
 
     async def find_brokers(self) -> None:
         """Finds all brokers of the cluster. Each must know our producer groups, so that it can send them checks."""
