@@ -157,7 +157,7 @@ impl Shared {
 
     fn begin_with(&self, inner: &mut Inner, snapshot: Option<Snapshot>, sight: &Sight) -> Result<()> {
         self.reload_settings()?;
-        self.queue_files.forget_handles();
+        self.queue_files.close_handles();
         self.log.segments.open_again()?;
         let (published, position) = (self.readers.page(), snapshot.as_ref().map_or(0, |snapshot| snapshot.position));
         let is_free = sight.writer == LiveWriter::Nobody;

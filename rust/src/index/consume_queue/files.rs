@@ -80,7 +80,7 @@ impl QueueFiles {
         Self { storage, file_size, read_only, handles: Mutex::new(HashMap::new()) }
     }
 
-    /// Closes the open handles. The next read opens its file by name.
+    /// Closes all handles. A later read opens the files that exist then.
     pub fn close_handles(&self) {
         self.handles.lock().clear();
     }
@@ -93,11 +93,6 @@ impl QueueFiles {
     /// Returns the number of entries in one file.
     pub fn entries_per_file(&self) -> u64 {
         self.file_size / to_u64(ENTRY_SIZE)
-    }
-
-    /// Closes all handles. A later read opens the files that exist then.
-    pub fn forget_handles(&self) {
-        self.handles.lock().clear();
     }
 
     /// Returns every queue that has files.
@@ -345,33 +340,32 @@ impl QueueFiles {
         missing: Missing,
     ) -> Result<Option<Arc<dyn File>>> {
         let name = (Arc::clone(topic), queue_id, base);
-        let lengthens = missing != Missing::Leave;
-        let open = self.handles.lock().get(&name).cloned();
-        let file = match open {
-            Some(handle) if handle.lengthened || !lengthens => return Ok(Some(handle.file)),
-            Some(handle) => handle.file,
-            None => {
-                let path = format!("{}/{base:020}", directory(topic, queue_id)?);
-                match (self.storage.len(&path)?, missing) {
-                    (Some(length), _) if length == self.file_size => {
-                        let mode = if self.read_only { OpenMode::Read } else { OpenMode::Write };
-                        self.storage.open(&path, mode)?.into()
-                    }
-                    (_, Missing::Leave) => return Ok(None),
-                    (_, Missing::Create(new)) => {
-                        let file = self.create(&directory(topic, queue_id)?, &path, new)?;
-                        self.keep(name, Handle { file: Arc::clone(&file), lengthened: true });
-                        return Ok(Some(file));
-                    }
-                }
-            }
-        };
-        if lengthens {
-            // The sync at the file's creation may have failed in a process that could not remove the file any more.
-            file.set_len(self.file_size)?;
+        let writes = missing != Missing::Leave;
+        if let Some(kept) = self.handles.lock().get(&name).filter(|kept| kept.lengthened || !writes) {
+            return Ok(Some(Arc::clone(&kept.file)));
         }
-        self.keep(name, Handle { file: Arc::clone(&file), lengthened: lengthens });
+        let Some(mut handle) = self.open(&name, missing)? else { return Ok(None) };
+        if writes && !handle.lengthened {
+            // The sync at the file's creation may have failed in a process that could not remove the file any more.
+            handle.file.set_len(self.file_size)?;
+            handle.lengthened = true;
+        }
+        let file = Arc::clone(&handle.file);
+        self.keep(name, handle);
         Ok(Some(file))
+    }
+
+    fn open(&self, (topic, queue_id, base): &Name, missing: Missing) -> Result<Option<Handle>> {
+        let directory = directory(topic, *queue_id)?;
+        let path = format!("{directory}/{base:020}");
+        Ok(match (self.storage.len(&path)?, missing) {
+            (Some(length), _) if length == self.file_size => {
+                let mode = if self.read_only { OpenMode::Read } else { OpenMode::Write };
+                Some(Handle { file: self.storage.open(&path, mode)?.into(), lengthened: false })
+            }
+            (_, Missing::Create(new)) => Some(Handle { file: self.create(&directory, &path, new)?, lengthened: true }),
+            (_, Missing::Leave) => None,
+        })
     }
 
     fn create(&self, directory: &str, path: &str, new: NewFiles) -> Result<Arc<dyn File>> {
@@ -390,6 +384,7 @@ impl QueueFiles {
     fn keep(&self, name: Name, handle: Handle) {
         let mut handles = self.handles.lock();
         if handles.len() >= HANDLES_MAX
+            && !handles.contains_key(&name)
             && let Some(any) = handles.keys().next().cloned()
         {
             handles.remove(&any);
