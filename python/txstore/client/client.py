@@ -163,17 +163,18 @@ class Client:
         raise BrokerUnreachableError(f"{text}\n{hint}", address=self.address)
 
     async def _ask_name_server(self, address: str, code: RequestCode, ext_fields: Mapping[str, str]) -> RemotingCommand:
-        timeout = self.options.seconds("request_timeout")
-        until = self.loop.time() + timeout
+        connection = await self.connections.get(address)
+        until = self.loop.time() + self.options.seconds("request_timeout")
         while True:
-            connection = await self.connections.get(address)
             try:
-                return await connection.call(code, ext_fields, timeout=timeout)
+                left = max(0.001, until - self.loop.time())
+                return await connection.call(code, ext_fields, timeout=left)
             except BrokerUnreachableError:
                 # The process that wrote a shared store has ended. The question changes nothing, so it may be asked
                 # again; the next connection reaches the process that writes the store now.
                 if not self.is_store or self.loop.time() >= until:
                     raise
+            connection = await self.connections.get(address)
 
     async def find_brokers(self) -> None:
         """Finds all brokers of the cluster. Each must know our producer groups, so that it can send them checks."""
