@@ -60,6 +60,8 @@ pub(crate) enum Mutant {
     StaleQueueOffset,
     /// Readers may read records that are not durable yet.
     VisibleBeforeSync,
+    /// A reader does not sync what a killed writer left unsynced.
+    ShownIsNotSynced,
     /// A new log file is begun before the full one is durable.
     RollWithoutSync,
     /// Recovery does not sync the queue files that it wrote.

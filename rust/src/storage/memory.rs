@@ -55,7 +55,8 @@ pub enum FaultKind {
     ReadOnly,
     /// A write stops with EIO after this many bytes. Any other call fails with EIO.
     Tear(usize),
-    /// The machine stops: EIO, and no call has any effect. `crash` finds what the previous call left.
+    /// The machine stops: EIO, and no call has any effect. `crash` finds what the previous call left. With `sticky`, what
+    /// the process then stores into shared maps reaches no file.
     Stop,
     /// As `Stop`, but a write has stored this many bytes before. Later calls have no effect.
     StopInside(usize),
@@ -332,13 +333,21 @@ impl Shared {
     fn next_change(&self, path: impl FnOnce() -> PathBuf) -> (Changing<'_>, Option<FaultKind>) {
         self.tell_watcher(path); // First, because it may use these files itself.
         let changing = self.changing.read();
-        (changing, self.count(false))
+        (changing, self.fault(false))
     }
 
     /// Counts a call that only reads, and returns its fault.
     fn next_read(&self, path: impl FnOnce() -> PathBuf) -> Option<FaultKind> {
         self.tell_watcher(path);
-        self.count(true)
+        self.fault(true)
+    }
+
+    fn fault(&self, only_reads: bool) -> Option<FaultKind> {
+        let (fault, sticky) = self.count(only_reads)?;
+        if sticky && matches!(fault, FaultKind::Stop | FaultKind::StopInside(_)) {
+            self.tree.lock().files().iter().for_each(|file| file.lock().unshare());
+        }
+        Some(fault)
     }
 
     fn tell_watcher(&self, path: impl FnOnce() -> PathBuf) {
@@ -348,7 +357,8 @@ impl Shared {
         }
     }
 
-    fn count(&self, only_reads: bool) -> Option<FaultKind> {
+    /// Counts a call, and returns its fault and whether every later call fails, too.
+    fn count(&self, only_reads: bool) -> Option<(FaultKind, bool)> {
         let mut faults = self.faults.lock();
         if only_reads && !faults.with_reads {
             return None;
@@ -360,8 +370,8 @@ impl Shared {
         let calls = faults.calls;
         let plan = faults.plan.filter(|plan| calls == plan.call || (plan.sticky && calls > plan.call))?;
         match plan.kind {
-            FaultKind::StopInside(_) if calls > plan.call => Some(FaultKind::Stop),
-            kind => Some(kind),
+            FaultKind::StopInside(_) if calls > plan.call => Some((FaultKind::Stop, true)),
+            kind => Some((kind, plan.sticky)),
         }
     }
 }

@@ -186,6 +186,12 @@ impl Content {
         self.shared.clone().filter(|shared| shared.len() >= values)
     }
 
+    /// Leaves the maps of the file to a process that was killed: its later stores do not reach the file.
+    pub(super) fn unshare(&mut self) {
+        self.take_over();
+        self.shared = None;
+    }
+
     /// Copies stores into the shared values since the last access into the file.
     fn take_over(&mut self) {
         let Some(shared) = self.shared.clone() else { return };

@@ -123,6 +123,23 @@ fn the_nth_call_fails_once_or_from_then_on() {
 }
 
 #[test]
+fn a_stopped_process_stores_into_no_file() {
+    let memory = Memory::new();
+    let file = memory.open("a", OpenMode::Create).unwrap();
+    file.set_len(16).unwrap();
+    let map = file.map_shared(2).unwrap();
+    let store = |number: u64| map.values()[0].store(number, Ordering::Release);
+    store(1);
+    memory.fail_at(memory.calls() + 1, FaultKind::Stop, true);
+    store(2);
+    assert!(file.sync().is_err());
+    store(3);
+    let left = memory.crash(0, CrashKeep::PageCache);
+    let found = left.open("a", OpenMode::Read).unwrap().map_shared(2).unwrap().load(0);
+    assert_eq!((found, map.load(0)), (2, 3));
+}
+
+#[test]
 fn a_failed_sync_is_not_made_good_by_the_next_one() {
     let seen: HashSet<_> = (1..40_u64)
         .map(|calls| {
