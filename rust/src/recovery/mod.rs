@@ -55,13 +55,6 @@ pub struct Known {
     pub delays: DelayProgress,
 }
 
-impl Known {
-    /// Returns whether more records can follow: a writer lives, or has published an end that was not reached.
-    pub(crate) fn may_grow(&self) -> bool {
-        self.followed || self.limit < u64::MAX
-    }
-}
-
 /// A recovered store.
 #[derive(Debug)]
 pub struct Recovered {

@@ -159,7 +159,7 @@ impl<'a> Run<'a> {
         let is_other = view.transaction_type() != TransactionType::None || delayed_at >= view.physical_offset;
         let is_other = is_other || mutated(Mutant::DeliveryForgotten);
         // A reader delivers nothing.
-        let is_reader = self.known.read_only && self.known.may_grow();
+        let is_reader = self.known.read_only && self.known.followed;
         if is_other || is_reader || (delayed_at.0 == 0 && !self.delayed_at_zero()) {
             return;
         }

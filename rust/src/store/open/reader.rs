@@ -57,7 +57,7 @@ pub(super) fn keep_what_is_shown(
     known: &Known,
     end: u64,
 ) -> Result<()> {
-    if !known.may_grow() && !marks.is_clean && !mutated(Mutant::ShownIsNotSynced) {
+    if !known.followed && !marks.is_clean && !mutated(Mutant::ShownIsNotSynced) {
         // A killed writer may have left unsynced data. A power loss must not take back what was shown.
         if let Some(ours) = settings.open_range().filter(|_| known.end.durable < end) {
             log.segments.sync(known.end.durable.max(ours.start), end)?;

@@ -91,6 +91,27 @@ fn l2_reopening_after_a_failed_sync_writes_the_tail_again() {
     }
 }
 
+/// L2: recovery writes again all that a killed process left unsynced, however much it is and wherever it begins.
+#[test]
+fn l2_what_a_killed_process_left_unsynced_is_durable_after_an_opening() {
+    let options = || StoreOptions { commit_log_file_size: Some(8 << 20), ..options(FlushDiskType::Async) };
+    let memory = Memory::new();
+    let body = vec![b'x'; 1_200_000];
+    for _ in 0..2 {
+        let store = open(&memory, options()).unwrap();
+        store.append(&[new(&envelope("t"), &body)], Wait::Yes).unwrap().acknowledged().unwrap();
+        store.close().unwrap();
+    }
+    let store = open(&memory, options()).unwrap();
+    for _ in 0..3 {
+        store.append(&[new(&envelope("t"), &body)], Wait::Yes).unwrap().acknowledged().unwrap();
+    }
+    let killed = memory.crash(0, CrashKeep::PageCache);
+    let all = |memory: &Memory| open(memory, options()).unwrap().queue_range("t", QueueId(0)).unwrap();
+    assert_eq!(all(&killed), (0, 5));
+    assert_eq!(all(&killed.lose_power(|_| 0)), (0, 5));
+}
+
 /// L6: what a snapshot covers is on disk, whichever sync failed before it.
 #[test]
 fn l6_snapshot_covers_only_what_is_synced() {

@@ -134,6 +134,28 @@ fn a_replica_has_what_its_source_has() {
     assert_eq!(log(&replica), log(&bench));
 }
 
+/// A replica's machine may have run for longer or shorter than its source's.
+#[test]
+fn a_replica_tells_how_old_a_pending_transaction_is() {
+    let bench = Bench::sync();
+    let source = bench.open();
+    prepare(&source, b"before");
+    let replica = replica_of(&bench);
+    replica.clock.advance(3_600_000);
+    replica.clock.jump_wall(-3_600_000);
+    let copy = replica.open();
+    for _ in 0..2 {
+        copy_all(&source, &copy);
+        replica.clock.advance(5_000);
+        bench.clock.advance(5_000);
+        prepare(&source, b"after");
+    }
+    copy_all(&source, &copy);
+    replica.clock.advance(1_000);
+    let row = copy.pending().unwrap().remove(0);
+    assert_eq!((row.pending, row.oldest_ms), (3, 11_000));
+}
+
 #[test]
 fn a_promoted_replica_is_the_source_cut_at_the_replicas_end() {
     for seed in 0..120 {

@@ -3,9 +3,12 @@
 use super::*;
 use crate::base::error::Outcome;
 use crate::base::names::DISCARD_TOPIC;
-use crate::record::Draft;
+use crate::record::encode::encode;
 use crate::record::message::{Origin, Topic};
 use crate::record::properties::{TRANSACTION_ID, TRANSACTION_SET};
+use crate::record::{Draft, Position};
+use crate::transaction::convert::{HalfNames, half_properties};
+use crate::transaction::set::SetMark;
 
 const TOPICS: [&str; 3] = ["orders", "payments", "letters"];
 
@@ -236,6 +239,47 @@ fn the_topics_of_a_transaction_are_those_of_all_its_messages() {
     end(&store, &sent[0], EndKind::RollBack).unwrap();
     assert_eq!(topics(&sent[1]).len(), 3, "also after its end, whose repetition is answered");
     store.real_topics(QueueOffset(9)).unwrap_err();
+}
+
+/// Returns the properties of a half message whose user has set what a set of two messages has.
+fn marked(id: &str, first: u64, position: u64) -> Vec<u8> {
+    let mut text = Vec::new();
+    let mark = Some(SetMark { first, position, count: 2 });
+    let names = HalfNames { transaction_id: "a", mark, ..HalfNames::alone(id, GROUP) };
+    half_properties(&envelope("orders"), QUEUE, &names, &mut text).unwrap();
+    text
+}
+
+/// A broker ends each half message by itself, whatever properties it has.
+#[test]
+fn half_messages_that_a_broker_wrote_are_no_set() {
+    let (one, two) = (marked("a", 0, 0), marked("b", 0, 1));
+    let bench = super::foreign::broker(&[(super::foreign::half(&one), 0), (super::foreign::half(&two), 1)]);
+    for store in [bench.read_only(), bench.open()] {
+        assert_eq!((pending(&store), store.stat().unwrap().pending_transactions), (vec![0, 1], 2));
+    }
+}
+
+#[test]
+fn half_messages_that_a_broker_wrote_after_txstore_are_no_set() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    let set = prepare_many(&store, &["1", "2"]).unwrap();
+    end(&store, &set[0], EndKind::Commit).unwrap();
+    store.close().unwrap();
+    let (at, mut bytes) = (appended(&bench.read_only()), Vec::new());
+    for (queue_offset, properties) in [(2, marked("a", 2, 0)), (3, marked("b", 2, 1))] {
+        let position = Position {
+            physical_offset: PhysicalOffset(at + u64::try_from(bytes.len()).unwrap()),
+            queue_offset: QueueOffset(queue_offset),
+            store_timestamp: TimestampMs(1_700_000_000_000),
+        };
+        encode(&super::foreign::half(&properties), position, false, &mut bytes).unwrap();
+    }
+    bench.write("commitlog/00000000000000000000", at, &bytes);
+    for store in [bench.read_only(), bench.open()] {
+        assert_eq!((pending(&store), store.stat().unwrap().pending_transactions), (vec![2, 3], 2));
+    }
 }
 
 /// A crash cut a set in a log that a broker began. No broker has finished what is left of it, so a reader does not show
