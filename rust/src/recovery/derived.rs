@@ -43,7 +43,8 @@ pub struct Derived {
     pub timed: Waiting,
     /// Applies the log's next records, for a reader that follows a writer.
     pub replay: Replay,
-    /// Queues that a broker deleted and began again, and the physical offset at which each began.
+    /// Queues that a broker deleted and began again, and the physical offset at which each began; 0 if what txstore
+    /// deleted in it before stays deleted.
     pub begun_again: HashMap<Slot, u64>,
     /// The physical offset after the last record that recovery or a reader has read.
     pub end: u64,

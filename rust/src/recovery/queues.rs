@@ -91,13 +91,12 @@ impl Run<'_> {
         let in_file = if may_begin_again { self.queue_files.first_entry(&topic, view.queue_id)? } else { None };
         let begun_again = in_file
             .filter(|(_, entry)| entry.physical_offset > view.physical_offset)
-            .filter(|(first, entry)| !self.is_after_our_deletion(view, *first, *entry))
             .filter(|(first, entry)| self.is_brokers(view, *first, *entry));
         if let Some((first, entry)) = begun_again {
             let queue = ConsumeQueue::new(topic, view.queue_id, first, first);
             let slot = self.derived.dispatcher.queues.insert(queue);
             self.queues.begun_at.insert(slot, entry.physical_offset.0);
-            self.derived.begun_again.insert(slot, entry.physical_offset.0);
+            self.note_begun_again(slot, first, entry.physical_offset.0);
             return Ok(slot);
         }
         let queue = self.first_of_queue(topic, view)?;
@@ -105,11 +104,10 @@ impl Run<'_> {
         if may_begin_again && in_file.is_none() {
             self.queues.fileless.insert(slot);
         }
-        // A message that came after our deletion of the queue has a lower queue offset than the deleted ones.
-        let is_later =
-            |deleted: &DeletedQueue| view.queue_offset.0 < deleted.below && view.physical_offset.0 >= deleted.log_end;
-        if may_begin_again && self.settings.deletion_of(view.topic, view.queue_id).is_some_and(is_later) {
-            self.derived.begun_again.insert(slot, view.physical_offset.0);
+        // A broker that deletes a queue after txstore gives its messages lower queue offsets than the deleted ones had.
+        let is_later = |deleted: &DeletedQueue| view.physical_offset.0 >= deleted.log_end;
+        if self.settings.deletion_of(view.topic, view.queue_id).is_some_and(is_later) {
+            self.note_begun_again(slot, view.queue_offset.0, view.physical_offset.0);
         }
         Ok(slot)
     }
@@ -122,14 +120,6 @@ impl Run<'_> {
             ConsumeQueue::new(topic, view.queue_id, first, first)
         } else {
             ConsumeQueue::padded(topic, view.queue_id, first, self.queue_files.entries_per_file())
-        })
-    }
-
-    /// Returns whether txstore deleted the record and the queue's files up to this entry are gone.
-    fn is_after_our_deletion(&self, view: &RecordView<'_>, queue_offset: u64, entry: Entry) -> bool {
-        self.settings.deletion_of(view.topic, view.queue_id).is_some_and(|deleted| {
-            (view.queue_offset.0 < deleted.below && view.physical_offset.0 < deleted.log_end)
-                && (queue_offset >= deleted.below && entry.physical_offset.0 >= deleted.log_end)
         })
     }
 
@@ -166,7 +156,19 @@ impl Run<'_> {
     /// Drops a queue's entries from `queue_offset` on. The next entry is that of the record at `physical_offset`.
     fn begin_again(&mut self, slot: Slot, queue_offset: u64, physical_offset: u64) {
         self.derived.dispatcher.queues.begin_again(slot, queue_offset);
-        self.derived.begun_again.insert(slot, physical_offset);
+        self.note_begun_again(slot, queue_offset, physical_offset);
+    }
+
+    /// Notes that a broker began a queue again. If it did so at or after the offset at which a deletion by txstore ended
+    /// the queue, it continued the queue first, and the deletion stays valid.
+    fn note_begun_again(&mut self, slot: Slot, queue_offset: u64, physical_offset: u64) {
+        let queue = self.derived.dispatcher.queues.get(slot);
+        let deleted = queue.and_then(|queue| self.settings.deletion_of(&queue.topic, queue.queue_id));
+        if deleted.is_some_and(|deleted| queue_offset >= deleted.below) {
+            self.derived.begun_again.entry(slot).or_insert(0);
+        } else {
+            self.derived.begun_again.insert(slot, physical_offset);
+        }
     }
 
     /// Compares entries in memory with the files when enough are buffered.
@@ -226,7 +228,9 @@ impl Run<'_> {
     pub(super) fn forget_deleted_queues(&mut self) -> Result<()> {
         let queues = &mut self.derived.dispatcher.queues;
         let mut topics: HashMap<Arc<str>, u64> = HashMap::new();
-        for (slot, begun_at) in &self.queues.begun_at {
+        // A queue that continued after txstore deleted it was not deleted by a broker.
+        let is_brokers = |(slot, begun_at): &(&Slot, &u64)| self.derived.begun_again.get(*slot) >= Some(*begun_at);
+        for (slot, begun_at) in self.queues.begun_at.iter().filter(is_brokers) {
             if let Some(queue) = queues.get(*slot) {
                 let lowest = topics.entry(Arc::clone(&queue.topic)).or_insert(*begun_at);
                 *lowest = (*begun_at).min(*lowest);

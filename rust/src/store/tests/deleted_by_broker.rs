@@ -80,6 +80,12 @@ fn assert_served(bench: &Bench, served: &[&str], about: &str) {
     assert_eq!(text(&after, 0).len(), served.len() + 1, "{about}: after a kill");
 }
 
+fn send_to(store: &Store, queue_id: i32, body: &[u8]) -> QueueOffset {
+    let envelope = envelope("orders");
+    let message = NewMessage { envelope: &envelope, body, queue_id: QueueId(queue_id) };
+    store.append_one(&message, Wait::Yes).and_then(Unacknowledged::acknowledged).unwrap().queue_offset
+}
+
 fn unclean(bench: Bench) -> Bench {
     bench.memory.open("abort", OpenMode::Create).unwrap();
     bench
@@ -190,10 +196,7 @@ fn a_deleted_queue_that_we_begin_again_has_our_messages_alone() {
         let entries = append(&bench, 0, &[("p0", 1, 0), ("o0", 0, 0), ("p1", 1, 1), ("n0", 0, 0)]);
         put_queues(&bench, &[(0, &entries[3..])]);
         let store = bench.open();
-        let envelope = envelope("orders");
-        let message = NewMessage { envelope: &envelope, body: b"m0", queue_id: QueueId(1) };
-        let sent = store.append(&[message], Wait::Yes).and_then(Unacknowledged::acknowledged).unwrap();
-        assert_eq!(sent[0].queue_offset, QueueOffset(0));
+        assert_eq!(send_to(&store, 1, b"m0"), QueueOffset(0));
         let bench = if is_closed {
             store.close().unwrap();
             bench
@@ -231,30 +234,30 @@ fn a_queue_that_we_deleted_and_a_broker_began_again_has_its_new_messages() {
 }
 
 /// A broker continues a queue after txstore deleted its topic, and retention removes the file of the deleted entries.
-/// No snapshot tells of the deletion.
+/// No snapshot tells of the deletion. The topic's other queue has no file.
 #[test]
 fn a_queue_that_a_broker_continued_after_our_deletion_stays_deleted() {
     let bench = Bench::new(FlushDiskType::Async);
     let store = bench.open();
     (0..8).for_each(|_| drop(send(&store, "orders", b"old").unwrap()));
+    for _ in 0..2 {
+        send_to(&store, 1, b"old");
+    }
     store.delete_queues("orders").unwrap();
     let end = appended(&store);
     store.close().unwrap();
     bench.memory.unlink("txstore/snapshot").unwrap();
     let entries = append(&bench, end, &[("n8", 0, 8)]);
-    bench.memory.unlink(&queue_path(0)).unwrap();
-    let file = bench.memory.open(&format!("consumequeue/orders/0/{FILE:020}"), OpenMode::Create).unwrap();
-    file.set_len(FILE).unwrap();
-    file.write_at(&entries[0].to_bytes(), 0).unwrap();
-    file.sync().unwrap();
-    let seen =
-        |store: &Store| (store.queue_range("orders", QUEUE).unwrap(), store.query("orders", "k", 64).unwrap().len());
-    assert_eq!(seen(&bench.read_only()), ((8, 9), 1));
+    put_second_file(&bench, entries[0]);
+    let seen = |store: &Store| (queue_and_query(store), store.queue_range("orders", QueueId(1)).unwrap());
+    let expected = (((8, 9), vec!["n8".to_owned()]), (2, 2));
+    assert_eq!(seen(&bench.read_only()), expected);
     for _ in 0..2 {
         let store = bench.open();
-        assert_eq!(seen(&store), ((8, 9), 1));
+        assert_eq!(seen(&store), expected);
         store.close().unwrap();
     }
+    assert_eq!(send_to(&bench.open(), 1, b"m2"), QueueOffset(2));
 }
 
 /// A broker that lost the end of a queue's file reuses its queue offsets. The file says which record has an offset.
@@ -266,6 +269,106 @@ fn a_number_that_a_broker_gave_twice_is_the_record_that_its_queue_file_names() {
         put_queues(&bench, &[(0, &[entries[0], entries[3]])]);
         let bench = if is_clean { bench } else { unclean(bench) };
         assert_served(&bench, &["o0", "n1"], &format!("clean {is_clean}"));
+    }
+}
+
+const FIRST_FILE: [Message; 9] = [
+    ("b0", 0, 0),
+    ("b1", 0, 1),
+    ("b2", 0, 2),
+    ("b3", 0, 3),
+    ("b4", 0, 4),
+    ("b5", 0, 5),
+    ("b6", 0, 6),
+    ("b7", 0, 7),
+    ("b8", 0, 8),
+];
+
+/// Replaces the queue's files by its second one, with this first entry.
+fn put_second_file(bench: &Bench, entry: Entry) {
+    put_queues(bench, &[(0, &[])]);
+    bench.memory.unlink(&queue_path(0)).unwrap();
+    let file = bench.memory.open(&format!("consumequeue/orders/0/{FILE:020}"), OpenMode::Create).unwrap();
+    file.set_len(FILE).unwrap();
+    file.write_at(&entry.to_bytes(), 0).unwrap();
+    file.sync().unwrap();
+}
+
+/// txstore once deleted the topic, or did not.
+#[test]
+fn a_queue_whose_first_file_a_broker_lost_begins_with_the_next_one() {
+    for is_deleted in [false, true] {
+        let bench = Bench::new(FlushDiskType::Async);
+        let mut end = 0;
+        if is_deleted {
+            let store = bench.open();
+            (0..3).for_each(|_| drop(send(&store, "orders", b"old").unwrap()));
+            store.delete_queues("orders").unwrap();
+            end = appended(&store);
+            store.close().unwrap();
+            bench.memory.unlink("txstore/snapshot").unwrap();
+        }
+        let entries = append(&bench, end, &FIRST_FILE);
+        put_second_file(&bench, entries[8]);
+        for store in [bench.read_only(), bench.open()] {
+            assert_eq!(store.queue_range("orders", QUEUE).unwrap(), (8, 9), "deleted before: {is_deleted}");
+        }
+    }
+}
+
+/// Returns the range of the queue, and what a query for the topic's key finds.
+fn queue_and_query(store: &Store) -> ((u64, u64), Vec<String>) {
+    let found = store.query("orders", "k", 64).unwrap();
+    let found = found.iter().map(|record| String::from_utf8_lossy(record.view().unwrap().body).into_owned());
+    (store.queue_range("orders", QUEUE).unwrap(), found.collect())
+}
+
+/// A broker continues the queue, then loses the end of its file and reuses a queue offset.
+#[test]
+fn what_we_deleted_stays_deleted_if_a_broker_reuses_a_later_queue_offset() {
+    for with_snapshot in [true, false] {
+        let bench = Bench::new(FlushDiskType::Async);
+        let store = bench.open();
+        (0..3).for_each(|_| drop(send(&store, "orders", b"old").unwrap()));
+        store.delete_queues("orders").unwrap();
+        let end = appended(&store);
+        store.close().unwrap();
+        if !with_snapshot {
+            bench.memory.unlink("txstore/snapshot").unwrap();
+        }
+        let entries = append(&bench, end, &[("n3", 0, 3), ("n4", 0, 4), ("again4", 0, 4)]);
+        bench.write(&queue_path(0), 3 * 20, &[entries[0].to_bytes(), entries[2].to_bytes()].concat());
+        let expected = ((3, 5), vec!["again4".to_owned(), "n4".to_owned(), "n3".to_owned()]);
+        assert_eq!(queue_and_query(&bench.read_only()), expected, "a reader, with snapshot {with_snapshot}");
+        for _ in 0..2 {
+            let store = bench.open();
+            assert_eq!(queue_and_query(&store), expected, "a writer, with snapshot {with_snapshot}");
+            store.close().unwrap();
+            let _ = bench.memory.unlink("txstore/snapshot");
+        }
+    }
+}
+
+/// Before txstore deleted the topic, a broker had deleted it and begun its queue again. The log still has a message of
+/// the older queue. A broker continues the queue, and retention removes the file of the deleted entries.
+#[test]
+fn what_we_deleted_stays_deleted_though_the_log_has_an_older_queue_of_the_topic() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let entries = append(&bench, 4 << 10, &[&[("older9", 0, 9)], &FIRST_FILE[..8]].concat());
+    put_queues(&bench, &[(0, &entries[1..])]);
+    let store = bench.open();
+    assert_eq!(store.delete_queues("orders").unwrap(), 8);
+    let end = appended(&store);
+    store.close().unwrap();
+    bench.memory.unlink("txstore/snapshot").unwrap();
+    let entries = append(&bench, end, &[("n8", 0, 8)]);
+    put_second_file(&bench, entries[0]);
+    let expected = ((8, 9), vec!["n8".to_owned(), "older9".to_owned()]);
+    assert_eq!(queue_and_query(&bench.read_only()), expected);
+    for _ in 0..2 {
+        let store = bench.open();
+        assert_eq!(queue_and_query(&store), expected);
+        store.close().unwrap();
     }
 }
 
