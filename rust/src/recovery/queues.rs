@@ -138,8 +138,8 @@ impl Run<'_> {
             return Ok(false);
         }
         if self.settings.wrote(view.physical_offset.0) {
-            // txstore gives 0 only in an empty queue, so a broker deleted it before, and did not use it again.
-            return Ok(!self.all_ours && view.queue_offset.0 == 0);
+            // txstore gives the offset at which a queue ends, so a broker had deleted the queue before, or lost its end.
+            return Ok(!self.all_ours);
         }
         let Some(queue) = self.derived.dispatcher.queues.get(slot) else { return Ok(false) };
         // An open file may be the deleted one.

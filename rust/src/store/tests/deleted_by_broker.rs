@@ -272,6 +272,24 @@ fn a_number_that_a_broker_gave_twice_is_the_record_that_its_queue_file_names() {
     }
 }
 
+/// A broker reused a queue offset, then txstore sent a message. Without the queue's files, nothing says which of the
+/// broker's messages has the offset, but ours keeps its own.
+#[test]
+fn our_message_keeps_its_queue_offset_though_a_broker_gave_it_before() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let entries = append(&bench, 0, &[&OLD[..], &[("n1", 0, 1)]].concat());
+    put_queues(&bench, &[(0, &[entries[0], entries[3]])]);
+    let store = bench.open();
+    assert_eq!(send(&store, "orders", b"m2").unwrap().queue_offset, QueueOffset(2));
+    assert_eq!(text(&store, 0), ["o0", "n1", "m2"]);
+    store.close().unwrap();
+    bench.memory.remove_dir("consumequeue").unwrap();
+    bench.memory.unlink("txstore/snapshot").unwrap();
+    for store in [bench.read_only(), bench.open()] {
+        assert_eq!(text(&store, 0), ["o0", "o1", "m2"]);
+    }
+}
+
 const FIRST_FILE: [Message; 9] = [
     ("b0", 0, 0),
     ("b1", 0, 1),
