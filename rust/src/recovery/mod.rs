@@ -14,6 +14,8 @@ mod queues;
 mod run;
 pub mod snapshot;
 mod snapshot_fit;
+#[cfg(test)]
+mod tests;
 
 use crate::base::error::Result;
 use crate::base::names::HALF_TOPIC;

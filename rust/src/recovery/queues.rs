@@ -115,8 +115,11 @@ impl Run<'_> {
     fn first_of_queue(&self, topic: Arc<str>, view: &RecordView<'_>) -> Result<ConsumeQueue> {
         let first = view.queue_offset.0;
         // Entries before it point below the log's first file. If a file contains them, they do not change.
-        let has_front = first > 0 && !self.queue_files.read(&topic, view.queue_id, first - 1, 1)?.is_empty();
-        Ok(if first == 0 || has_front {
+        let has_front = match first.checked_sub(1) {
+            Some(before) => !self.queue_files.read(&topic, view.queue_id, before, 1)?.is_empty(),
+            None => false,
+        };
+        Ok(if has_front {
             ConsumeQueue::new(topic, view.queue_id, first, first)
         } else {
             ConsumeQueue::padded(topic, view.queue_id, first, self.queue_files.entries_per_file())

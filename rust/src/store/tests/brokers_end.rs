@@ -153,7 +153,9 @@ fn l3_what_a_broker_has_cut_does_not_come_back() {
             let reader = brokers.bench.read_only();
             assert_eq!((texts(&reader), appended(&reader)), (expected.map(String::from).to_vec(), end), "{about}");
             let store = brokers.bench.open();
-            assert_eq!(store.open_report().warnings.len(), 1, "{:?}", store.open_report().warnings);
+            let warnings = &store.open_report().warnings;
+            assert_eq!(warnings.len(), 1, "{warnings:?}");
+            assert_eq!(warnings[0].contains("zeros, and other bytes"), byte == 0, "{about}: {warnings:?}");
             assert_eq!(texts(&store), expected, "{about}");
             assert_eq!(brokers.bench.read(LOG, end, 500), [0; 500], "{about}: the log is zeros after its end");
             assert_eq!(brokers.bench.read(QUEUE_FILE, 5 * 20, 60), [0; 60], "{about}: so is the queue");

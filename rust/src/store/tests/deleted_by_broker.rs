@@ -12,10 +12,10 @@ const LOG: &str = "commitlog/00000000000000000000";
 const FILE: u64 = 20 * 8;
 
 /// A message of a broker: its body, its message queue and its queue offset.
-type Message = (&'static str, i32, u64);
+pub(super) type Message = (&'static str, i32, u64);
 
 /// Appends records of topic "orders" at `at`, as a broker does. Returns their entries.
-fn append(bench: &Bench, at: u64, messages: &[Message]) -> Vec<Entry> {
+pub(super) fn append(bench: &Bench, at: u64, messages: &[Message]) -> Vec<Entry> {
     let (mut bytes, mut entries) = (Vec::new(), Vec::new());
     for (body, queue_id, queue_offset) in messages {
         let draft =
@@ -272,6 +272,18 @@ fn a_number_that_a_broker_gave_twice_is_the_record_that_its_queue_file_names() {
     }
 }
 
+/// The broker passes over a message whose queue offset its queue file gives to another one.
+#[test]
+fn a_message_whose_queue_offset_belongs_to_another_is_in_no_queue() {
+    for is_clean in [true, false] {
+        let bench = Bench::new(FlushDiskType::Async);
+        let entries = append(&bench, 0, &[&OLD[..], &[("n1", 0, 1)]].concat());
+        put_queues(&bench, &[(0, &entries[..3])]);
+        let bench = if is_clean { bench } else { unclean(bench) };
+        assert_served(&bench, &["o0", "o1", "o2"], &format!("clean {is_clean}"));
+    }
+}
+
 /// A broker reused a queue offset, then txstore sent a message. Without the queue's files, nothing says which of the
 /// broker's messages has the offset, but ours keeps its own.
 #[test]
@@ -287,6 +299,18 @@ fn our_message_keeps_its_queue_offset_though_a_broker_gave_it_before() {
     bench.memory.unlink("txstore/snapshot").unwrap();
     for store in [bench.read_only(), bench.open()] {
         assert_eq!(text(&store, 0), ["o0", "o1", "m2"]);
+    }
+}
+
+/// The topic was never deleted. A broker was killed before it began the file of one of its queues.
+#[test]
+fn a_queue_without_a_file_is_not_deleted_because_another_queue_has_later_messages() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let entries = append(&bench, 0, &[("m0", 1, 0), ("o0", 0, 0)]);
+    put_queues(&bench, &[(0, &entries[1..])]);
+    let bench = unclean(bench);
+    for store in [bench.read_only(), bench.open()] {
+        assert_eq!((text(&store, 0), text(&store, 1)), (vec!["o0".to_owned()], vec!["m0".to_owned()]));
     }
 }
 
@@ -331,6 +355,36 @@ fn a_queue_whose_first_file_a_broker_lost_begins_with_the_next_one() {
         for store in [bench.read_only(), bench.open()] {
             assert_eq!(store.queue_range("orders", QUEUE).unwrap(), (8, 9), "deleted before: {is_deleted}");
         }
+    }
+}
+
+/// The files of a queue that txstore continued are derived from the log like any others.
+#[test]
+fn a_lost_first_file_is_built_again_if_the_next_one_is_ours() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let entries = append(&bench, 0, &FIRST_FILE[..8]);
+    put_queues(&bench, &[(0, &entries)]);
+    let store = bench.open();
+    send(&store, "orders", b"m8").unwrap();
+    store.close().unwrap();
+    bench.memory.unlink(&queue_path(0)).unwrap();
+    bench.memory.unlink("txstore/snapshot").unwrap();
+    let expected = ["b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7", "m8"];
+    for store in [bench.read_only(), bench.open()] {
+        assert_eq!(text(&store, 0), expected);
+    }
+}
+
+#[test]
+fn a_queue_file_that_begins_with_another_queues_message_does_not_say_where_its_queue_begins() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let entries = append(&bench, 0, &[&OLD[..], &[("p0", 1, 0)]].concat());
+    put_queues(&bench, &[(0, &entries[3..]), (1, &entries[3..])]);
+    for store in [bench.read_only(), bench.open()] {
+        assert_eq!(
+            (text(&store, 0), text(&store, 1)),
+            (vec!["o0".into(), "o1".into(), "o2".into()], vec!["p0".into()])
+        );
     }
 }
 

@@ -1,6 +1,9 @@
 //! L6: each derived file, and all of them together, may be deleted and is rebuilt identically from the log.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::*;
+use crate::storage::Storage;
 
 /// Returns queues with all their physical offsets, and what the index finds.
 fn seen(store: &Store) -> Vec<(String, QueueId, Vec<u64>, usize)> {
@@ -68,6 +71,17 @@ fn l6_what_is_derived_may_be_deleted_each_and_all() {
             assert_eq!(seen(&bench.open()), expected, "once more, without {gone:?}, unclean {unclean}");
         }
     }
+}
+
+/// A reader that kept them would need memory for every message of the log.
+#[test]
+fn a_reader_keeps_nothing_in_memory_that_the_files_have() {
+    let bench = worked_on();
+    bench.memory.unlink("txstore/snapshot").unwrap();
+    let reader = bench.read_only();
+    let inner = reader.shared.inner.lock();
+    let dispatcher = &inner.derived.dispatcher;
+    assert_eq!((dispatcher.queues.buffered(), dispatcher.index.len()), (0, 0));
 }
 
 #[test]
@@ -162,6 +176,25 @@ fn an_opening_after_a_kill_syncs_all_queues_at_once() {
     assert!(many < few + 20, "{few} calls with 10 queues, {many} with 300");
 }
 
+/// Such a sync also waits for what other programs write.
+#[test]
+fn an_opening_of_a_closed_store_does_not_sync_the_file_system() {
+    // Returns how many calls an opening makes on the root.
+    let calls = |bench: &Bench| {
+        let (root, count) = (bench.memory.root().to_owned(), Arc::new(AtomicUsize::new(0)));
+        let counted = Arc::clone(&count);
+        bench.memory.watch(move |path| {
+            counted.fetch_add(usize::from(path == root), Ordering::Relaxed);
+        });
+        let _store = bench.open();
+        count.load(Ordering::Relaxed)
+    };
+    let closed = worked_on();
+    let reopened = worked_on();
+    let _store = reopened.open();
+    assert_eq!(calls(&closed) + 1, calls(&reopened.killed()), "only after a kill is everything synced");
+}
+
 /// Data that a killed process left after the end of a queue is removed for good, in its file and in later files.
 #[test]
 fn what_is_after_a_queues_end_is_cut_for_good() {
@@ -187,4 +220,32 @@ fn what_is_after_a_queues_end_is_cut_for_good() {
         assert_eq!(lost_power.read("consumequeue/orders/0/00000000000000000000", 60, 100), [0; 100], "seed {seed}");
         assert_eq!(lost_power.memory.list("consumequeue/orders/0").unwrap().unwrap().len(), 1, "seed {seed}");
     }
+}
+
+/// After a crash, a reader distrusts index entries that the writer added after its snapshot. The next writer has added
+/// them again.
+#[test]
+fn a_query_after_a_crash_reads_no_more_than_after_a_close() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    (0..10).for_each(|n| drop(send(&store, "orders", &[n]).unwrap()));
+    store.snapshot().unwrap();
+    (0..10).for_each(|n| drop(send(&store, "orders", &[n]).unwrap()));
+    let bench = bench.killed();
+    let reads = || {
+        let store = bench.open();
+        bench.memory.count_reads(true);
+        // The first query opens the files.
+        let [_, calls] = [0, 1].map(|_| {
+            let before = bench.memory.calls();
+            assert_eq!(store.query("orders", "k", usize::MAX).unwrap().len(), 20);
+            bench.memory.calls() - before
+        });
+        bench.memory.count_reads(false);
+        store.close().unwrap();
+        calls
+    };
+    let [after_a_crash, after_a_close] = [reads(), reads()];
+    assert_eq!(after_a_crash, after_a_close);
+    assert!(after_a_close > 20);
 }

@@ -1,9 +1,11 @@
 //! Logs that txstore did not write: records that an old or faulty broker may have left. Found by fuzzing.
 
+use super::deleted_by_broker::append;
 use super::*;
 use crate::base::error::Outcome;
 use crate::base::names::{HALF_TOPIC, OP_TOPIC};
 use crate::base::units::PhysicalOffset;
+use crate::index::consume_queue::Entry;
 use crate::record::encode::encode;
 use crate::record::layout::SYS_PREPARED;
 use crate::record::{Draft, Position};
@@ -69,14 +71,28 @@ fn a_half_that_is_in_no_queue_is_not_listed_as_pending() {
 }
 
 /// A broker that lost queue entries reuses a queue offset. The queue keeps the first record, so an op names only that
-/// one.
+/// one. Nobody can delete the system's topics, so the queue file does not matter.
 #[test]
 fn a_half_whose_queue_offset_was_given_before_is_not_a_transaction() {
     let (first, second, third) = (properties("first"), properties("second"), properties("third"));
     let ended = Draft { topic: OP_TOPIC, body: b"0,", ..half(OP_PROPERTIES) };
     let bench = broker(&[(half(&first), 0), (half(&second), 0), (ended, 0), (ended, 1), (half(&third), 1)]);
-    for store in [bench.read_only(), bench.open()] {
+    let records = bench.read_only().scan(PhysicalOffset(0), usize::MAX).unwrap().0;
+    let entry = |number: usize| {
+        let view = records[number].view().unwrap();
+        Entry { physical_offset: view.physical_offset, size: view.size, tags_code: 0 }.to_bytes()
+    };
+    let with_file = bench.killed();
+    let directory = format!("consumequeue/{HALF_TOPIC}/0");
+    with_file.memory.create_dir(&directory).unwrap();
+    let file = with_file.memory.open(&format!("{directory}/{:020}", 0), OpenMode::Create).unwrap();
+    file.set_len(20 * 8).unwrap();
+    file.write_at(&[entry(1), entry(4)].concat(), 0).unwrap();
+    for store in [bench.read_only(), bench.open(), with_file.read_only(), with_file.open()] {
         assert_eq!(pending(&store), [1]);
+        let (queued, _) = store.read(HALF_TOPIC, QUEUE, QueueOffset(0), 9, None).unwrap();
+        let ids: Vec<_> = queued.iter().map(|record| record.view().unwrap().unique_id().unwrap().to_owned()).collect();
+        assert_eq!(ids, ["first", "third"]);
         let rows = store.transactions().unwrap();
         let found: Vec<_> = rows.iter().map(|row| (row.transaction_id.as_deref(), row.outcome)).collect();
         assert_eq!(found, [(Some("first"), Some(Outcome::RolledBack)), (Some("third"), None)]);
@@ -138,4 +154,20 @@ fn halves_whose_file_is_gone_are_distinguished() {
     assert!(matches!(refused, Error::AlreadyEnded { outcome: Outcome::FinishedUnknown, .. }), "{refused}");
     let refused = end(&store, &halves[0], EndKind::RollBack).unwrap_err();
     assert!(matches!(refused, Error::AlreadyEnded { outcome: Outcome::Committed, .. }), "{refused}");
+}
+
+/// A broker lost the first message of a log file with its power, and stored another queue's message there. The entry of the
+/// lost one is still in its queue's file, which has no later message. Retention has removed the log before it.
+#[test]
+fn an_entry_of_a_lost_message_at_the_beginning_of_the_log_is_no_message() {
+    let bench = Bench::new(FlushDiskType::Async);
+    let first = append(&bench, 4 << 10, &[("o0", 0, 0)])[0];
+    bench.memory.create_dir("consumequeue/silent/0").unwrap();
+    let file = bench.memory.open("consumequeue/silent/0/00000000000000000000", OpenMode::Create).unwrap();
+    file.set_len(20 * 8).unwrap();
+    let removed = Entry { physical_offset: PhysicalOffset(100), size: 100, tags_code: 0 };
+    file.write_at(&[removed.to_bytes(), first.to_bytes()].concat(), 0).unwrap();
+    assert_eq!(bench.read_only().queue_range("silent", QUEUE).unwrap(), (1, 1));
+    let store = bench.open();
+    assert_eq!(send(&store, "silent", b"next").unwrap().queue_offset, QueueOffset(1));
 }

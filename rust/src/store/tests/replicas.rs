@@ -196,6 +196,27 @@ fn a_promoted_replica_is_the_source_cut_at_the_replicas_end() {
 }
 
 #[test]
+fn a_promoted_replica_delivers_no_delayed_message_again() {
+    let bench = Bench::sync();
+    let source = bench.open();
+    let replica = replica_of(&bench);
+    let copy = replica.open();
+    let envelope = Envelope::new(&Parts { topic: "orders", delay_level: 1, ..Parts::default() }).unwrap();
+    let message = NewMessage { envelope: &envelope, body: b"later", queue_id: QUEUE };
+    source.append_one(&message, Wait::Yes).unwrap().acknowledged().unwrap();
+    copy_all(&source, &copy);
+    bench.clock.advance(1_000);
+    assert_eq!(source.deliver_delayed(9).unwrap().messages, 1);
+    copy_all(&source, &copy);
+    copy.close().unwrap();
+    let promoted = replica.with(|options| options.role = Role::Alone);
+    let store = promoted.open();
+    promoted.clock.advance(1_000);
+    assert_eq!(store.deliver_delayed(9).unwrap().messages, 0);
+    assert_eq!(bodies(&store, "orders", 0), [b"later"]);
+}
+
+#[test]
 fn a_replica_that_lost_its_power_continues_where_its_log_ends() {
     for seed in 0..40 {
         let bench = Bench::new(FlushDiskType::Async);

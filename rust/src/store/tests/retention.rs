@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::*;
 use crate::base::error::Outcome;
 use crate::base::units::to_usize;
+use crate::index::consume_queue::Entry;
 use crate::storage::Storage;
 use crate::storage::memory::FaultKind;
 use crate::store::Expired;
@@ -69,6 +70,40 @@ fn read_files_go_whole_and_queues_and_index_follow() {
     bench.memory.remove_dir("consumequeue").unwrap();
     bench.memory.remove_dir("index").unwrap();
     assert_eq!(seen(&bench.open()), expected, "queues built again begin where the log begins");
+}
+
+/// A broker reads a queue's file from its beginning, and takes the first zeros for the queue's end.
+#[test]
+fn a_queue_built_again_has_no_zeros_before_its_first_message() {
+    for messages in 30..34 {
+        let bench = Bench::sync();
+        let store = bench.open();
+        (0..messages).for_each(|_| drop(send(&store, "orders", &[7; 100]).unwrap()));
+        store.remove_log_files(EVERYTHING, false).unwrap();
+        let (first, end) = range(&store, "orders");
+        assert!(first > 0 && first % 8 != 0, "{first}");
+        store.close().unwrap();
+        let derived = || -> Vec<_> {
+            let is_derived = |path: &str| path.starts_with("consumequeue/") || path.starts_with("index/");
+            bench.files().into_iter().filter(|(path, _)| is_derived(path)).collect()
+        };
+        let before = derived();
+        bench.memory.unlink("txstore/snapshot").unwrap();
+        bench.open().close().unwrap();
+        assert!(derived() == before, "what is there does not change");
+        for directory in ["consumequeue", "index"] {
+            bench.memory.remove_dir(directory).unwrap();
+        }
+        bench.memory.unlink("txstore/snapshot").unwrap();
+        let store = bench.open();
+        assert_eq!(range(&store, "orders"), (first, end));
+        store.close().unwrap();
+        for at in (0..end).filter(|at| *at >= first / 8 * 8) {
+            let path = format!("consumequeue/orders/0/{:020}", at / 8 * 8 * 20);
+            let entry = Entry::from_bytes(&bench.read(&path, at % 8 * 20, 20));
+            assert_eq!(entry.map(|entry| entry.is_padding()), Some(at < first), "entry {at} of {first}..{end}");
+        }
+    }
 }
 
 #[test]

@@ -346,3 +346,22 @@ fn what_cannot_be_delivered_is_skipped_and_reported() {
     assert_eq!(bodies(&store, "orders", 1), [b"good"]);
     assert_eq!(store.timed_messages().unwrap(), 0);
 }
+
+/// A broker's retention does not know which messages wait.
+#[test]
+fn waiting_messages_that_were_removed_with_their_log_file_are_reported() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    for body in [b"1", b"2"] {
+        send_at(&store, "orders", body, bench.clock.wall().0 + HOUR_MS).unwrap();
+    }
+    while appended(&store) < 2 * (4 << 10) {
+        send(&store, "orders", &[7; 500]).unwrap();
+    }
+    store.close().unwrap();
+    bench.memory.unlink("commitlog/00000000000000000000").unwrap();
+    let store = bench.open();
+    let expected = "2 timed messages were removed with their log files before their time";
+    assert!(store.open_report().warnings.iter().any(|warning| warning == expected), "{:?}", store.open_report());
+    assert_eq!((store.timed_messages().unwrap(), deliver(&store)), (0, (0, None)));
+}
