@@ -168,6 +168,8 @@ fn a_progress_beyond_the_queue_is_brought_back() {
     delayed(&store, "orders", b"y", 1);
     bench.clock.advance(LEVEL_MS);
     assert_eq!(deliver(&store), (1, None));
+    store.close().unwrap();
+    assert_eq!(bench.open().open_report().warnings, [""; 0], "a progress at the queue's end is as it should be");
 }
 
 #[test]
