@@ -40,6 +40,7 @@ def test_leaving_the_block_commits_all_in_their_order() -> None:
         with producer.transaction(order()) as tx:
             assert seen(broker) == []
             assert tx.message.transaction_id == tx.transaction_id == tx.send_result.message_id
+            assert tx.message.body == b"0"
         assert (tx.state, seen(broker)) == (COMMIT, [b"0", b"1", b"2", b"3", b"4"])
         # Each message names the transaction, and has an id of its own.
         letters = broker.messages("letters")
@@ -191,9 +192,34 @@ def test_a_list_of_one_that_was_sent_before_is_the_same_transaction() -> None:
 def test_a_closed_producer_refuses() -> None:
     with FakeBroker() as broker:
         producer = broker.transaction_producer("shop", check_listener=lambda message: UNKNOWN)
+        with producer.transaction(order()):
+            pass  # The producer knows the queues from now on.
         producer.close()
         with pytest.raises(StoreClosedError), producer.transaction(order()):
             pass
+        assert len(seen(broker)) == 5
+
+
+def test_messages_are_in_the_queues_that_their_sender_chose() -> None:
+    with FakeBroker(default_topic_queue_nums=4) as broker:
+        producer = broker.transaction_producer("shop", check_listener=lambda message: UNKNOWN)
+        with producer.transaction(order(3), queue_id=3):
+            pass
+        with producer.transaction(order(3), selector=lambda queues, message, arg: queues[arg], arg=2):
+            pass
+        queues = [[message.queue_id for message in broker.messages(topic)] for topic in TOPICS]
+        assert queues == [[3, 2]] * 3
+
+
+def test_delay_levels_are_cleared_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with FakeBroker() as broker:
+        producer = broker.transaction_producer("shop", check_listener=lambda message: UNKNOWN)
+        delayed = [message.replace(delay_level=3) for message in order(2)]
+        with pytest.warns(UserWarning, match="delay level is cleared") as warned, producer.transaction(delayed):
+            pass
+        assert {warning.filename for warning in warned} == {__file__}
+        assert [record.__dict__["group"] for record in caplog.records] == ["shop", "shop"]
+        assert seen(broker) == [b"0", b"1"]
 
 
 def test_the_loop_commits_all() -> None:

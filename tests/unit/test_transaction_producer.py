@@ -8,8 +8,16 @@ from typing import Any
 
 import pytest
 
-from txstore import InvalidOptionError, LocalTransactionState, Message, StoreClosedError, TransactionMessage
-from txstore.errors import InvalidNameError, StoreIOError, TxStoreError
+from txstore import (
+    InvalidOptionError,
+    LocalTransactionState,
+    Message,
+    MessageQueue,
+    StoreClosedError,
+    TransactionListener,
+    TransactionMessage,
+)
+from txstore.errors import AlreadyEndedError, InvalidNameError, StoreIOError, TxStoreError
 from txstore.producer import TransactionProducer
 from txstore.testing import FakeBroker
 
@@ -114,6 +122,44 @@ def test_queue_that_does_not_exist_stores_no_half_message(send: Callable[..., No
     assert len(fake.messages("t")) == 2
 
 
+@pytest.mark.parametrize("send", [by_block, by_call])
+def test_selector_chooses_among_the_queues_of_the_topic(send: Callable[..., None]) -> None:
+    producer = FakeBroker(default_topic_queue_nums=2).transaction_producer("g")
+    seen: list[object] = []
+
+    def select(queues: Sequence[MessageQueue], message: Message, arg: object) -> MessageQueue:
+        seen.extend([list(queues), message, arg])
+        return queues[0]
+
+    send(producer, selector=select, arg=7)
+    assert seen == [[MessageQueue("t", 0), MessageQueue("t", 1)], MESSAGE, 7]
+
+
+# Ends -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("send", [by_block, by_call])
+def test_end_names_the_producer_group(send: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = FakeBroker().transaction_producer("g")
+    told: list[tuple[object, ...]] = []
+    monkeypatch.setattr(producer, "_end", lambda half, *how: told.append(how))
+    send(producer)
+    assert told == [(COMMIT, "g")]
+
+
+def test_block_that_another_outcome_contradicts_raises_on_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Recording()
+    producer = fake.transaction_producer("g")
+
+    def contradicts(*arguments: object) -> None:
+        raise AlreadyEndedError("it was rolled back")
+
+    monkeypatch.setattr(producer, "_end", contradicts)
+    with pytest.raises(AlreadyEndedError), producer.transaction(MESSAGE) as tx:
+        pass
+    assert fake.ended == [tx.transaction_id]
+
+
 # Checks ---------------------------------------------------------------------------------------------------------------
 
 
@@ -141,6 +187,7 @@ def test_local_transaction_that_has_ended_may_be_checked() -> None:
 def test_closed_producer_hands_its_running_transactions_to_others() -> None:
     fake = Recording()
     producer = fake.transaction_producer("g", check_listener=answers)
+    by_block(producer)
     blocks = [producer.transaction(MESSAGE) for _ in range(2)]
     names = [block.__enter__().transaction_id for block in blocks]
     assert fake.ended == []
@@ -190,6 +237,29 @@ def test_block_left_by_an_end_that_fails_may_be_checked(monkeypatch: pytest.Monk
             tx.commit()
         assert fake.ended == [], "it still runs"
     assert fake.ended == [tx.transaction_id]
+
+
+class Orders(TransactionListener):
+    def execute_local_transaction(self, message: TransactionMessage, arg: Any) -> LocalTransactionState:
+        return LocalTransactionState(arg)
+
+    def check_local_transaction(self, message: TransactionMessage) -> LocalTransactionState:
+        return ROLLBACK
+
+
+def test_listener_runs_local_transactions_and_answers_their_checks() -> None:
+    producer = FakeBroker().transaction_producer("g", Orders())
+    for state in LocalTransactionState:
+        assert producer.send_in_transaction(MESSAGE, state).local_transaction_state is state
+    checker = producer.checker_for("t", None)
+    assert checker is not None
+    assert checker(MESSAGE) is ROLLBACK
+
+
+def test_check_listener_answers_instead_of_the_listener() -> None:
+    producer = FakeBroker().transaction_producer("g", Orders(), check_listener=answers)
+    assert producer.send_in_transaction(MESSAGE, ROLLBACK).local_transaction_state is ROLLBACK
+    assert producer.checker_for("t", None) is answers
 
 
 def test_added_checker_is_announced_so_that_waiting_transactions_are_checked() -> None:

@@ -363,9 +363,7 @@ class TransactionProducer(Producer):
         A check settles both. If storing the half message fails, nothing has run: it raises as `send` does, and
         TooManyPendingError.
         """
-        execute = self._execute if executer is None else None
-        if execute is None:
-            execute = self._executer(executer)
+        execute = self._executer(executer)
         local = self._begin(message, queue_id, selector, arg)
         try:
             try:
@@ -547,8 +545,7 @@ class TransactionProducer(Producer):
             except TxStoreError as error:
                 local.end_failed(error)
             else:
-                local.state = local.wanted
-                self._running.pop(local.transaction_id, None)
+                self._forget(local)
                 return
         self._ended(local)
 
