@@ -91,6 +91,31 @@ fn l2_reopening_after_a_failed_sync_writes_the_tail_again() {
     }
 }
 
+/// L2: a log file whose first sync failed in a process that then died has its length only in the page cache. The file is
+/// larger than the space that is written ahead.
+#[test]
+fn l2_a_log_files_length_that_a_failed_sync_dropped_is_set_again() {
+    let options = || StoreOptions { commit_log_file_size: Some(4 << 20), ..options(FlushDiskType::Sync) };
+    let append = |store: &Store| store.append(&[new(&envelope("t"), b"x")], Wait::Yes)?.acknowledged();
+    // What a failed sync drops differs with the number of calls before it.
+    for before in 0..6 {
+        for call in 1.. {
+            let memory = Memory::new();
+            (0..before).for_each(|_| memory.create_dir("config").unwrap());
+            memory.fail_at(memory.calls() + call, FaultKind::Io, true);
+            let is_through = open(&memory, options()).is_ok_and(|store| append(&store).is_ok());
+            let killed = memory.crash(0, CrashKeep::PageCache);
+            let store = open(&killed, options()).unwrap();
+            append(&store).unwrap();
+            let after = open(&killed.lose_power(|_| 0), options()).unwrap();
+            assert_eq!(bodies(&after), bodies(&store), "call {call}, {before} calls before");
+            if is_through {
+                break;
+            }
+        }
+    }
+}
+
 /// L2: recovery writes again all that a killed process left unsynced, however much it is and wherever it begins.
 #[test]
 fn l2_what_a_killed_process_left_unsynced_is_durable_after_an_opening() {
