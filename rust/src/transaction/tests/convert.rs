@@ -36,8 +36,8 @@ fn record<'a>(topic: &'a str, text: &'a [u8]) -> RecordView<'a> {
     }
 }
 
-/// Where a draft is stored, its flags, and the half message that it names.
-fn place<'a>(draft: &Draft<'a>) -> (&'a str, QueueId, i32, u64) {
+/// A draft's topic and queue, its flags, and the physical offset of the half message that it names.
+fn target<'a>(draft: &Draft<'a>) -> (&'a str, QueueId, i32, u64) {
     (draft.topic, draft.queue_id, draft.sys_flag, draft.prepared_transaction_offset.0)
 }
 
@@ -49,22 +49,22 @@ fn half_text() -> Vec<u8> {
 }
 
 #[test]
-fn each_record_of_a_transaction_has_its_place_and_the_users_flags() {
+fn each_record_of_a_transaction_has_its_queue_and_the_users_flags() {
     let (half_text, host) = (half_text(), "127.0.0.1:2".parse().unwrap());
     let half = record(HALF_TOPIC, &half_text);
     let facts = HalfFacts::of(&half);
     let mut text = Vec::new();
     let committed = final_draft(&half, &facts, false, host, &mut text);
-    assert_eq!(place(&committed), ("orders", QueueId(3), USERS | SYS_COMMIT, 1_000));
+    assert_eq!(target(&committed), ("orders", QueueId(3), USERS | SYS_COMMIT, 1_000));
     let timed = timed_draft(&half, 2_000, host, &mut text);
-    assert_eq!(place(&timed), (TIMED_TOPIC, TIMED_QUEUE, USERS | SYS_COMMIT, 1_000));
+    assert_eq!(target(&timed), (TIMED_TOPIC, TIMED_QUEUE, USERS | SYS_COMMIT, 1_000));
     let discarded = discard_draft(&half, host, &mut text);
-    assert_eq!(place(&discarded), (DISCARD_TOPIC, QueueId(0), USERS, 1_000));
+    assert_eq!(target(&discarded), (DISCARD_TOPIC, QueueId(0), USERS, 1_000));
     let resumed = resume_draft(&record(DISCARD_TOPIC, &half_text), None, host, &mut text);
-    assert_eq!(place(&resumed), (HALF_TOPIC, HALF_QUEUE, USERS, 0));
+    assert_eq!(target(&resumed), (HALF_TOPIC, HALF_QUEUE, USERS, 0));
 }
 
-/// A user may have given a property the name that txstore gives to the place in a set.
+/// A user may have given a property the name of the one that a half message of a set has.
 #[test]
 fn a_message_of_no_set_keeps_the_property_that_a_set_would_have() {
     let mut half_text = half_text();

@@ -52,7 +52,9 @@ fn a_commit_is_counted_in_the_bucket_of_its_age() {
     let mut counts = Counts::default();
     let topic = counts.topic("orders");
     let ages: Vec<i64> = LATENCY_BOUNDS_MS.iter().flat_map(|bound| [*bound, bound + 1]).chain([-1]).collect();
-    ages.iter().for_each(|age| counts.ended(topic, Outcome::Committed, *age));
+    for age in ages {
+        counts.ended(topic, Outcome::Committed, age);
+    }
     let (_, ends) = &counts.topics()[0];
     assert_eq!(ends.latency, [2, 2, 2, 2, 2, 2, 1]);
     assert_eq!(ends.latency_ms, 2 * LATENCY_BOUNDS_MS.iter().sum::<i64>().cast_unsigned() + 6);
