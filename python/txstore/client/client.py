@@ -164,15 +164,16 @@ class Client:
 
     async def _ask_name_server(self, address: str, code: RequestCode, ext_fields: Mapping[str, str]) -> RemotingCommand:
         connection = await self.connections.get(address)
-        until = self.loop.time() + self.options.seconds("request_timeout")
+        left = self.options.seconds("request_timeout")
+        until = self.loop.time() + left
         while True:
             try:
-                left = max(0.001, until - self.loop.time())
                 return await connection.call(code, ext_fields, timeout=left)
             except BrokerUnreachableError:
                 # The process that wrote a shared store has ended. The question changes nothing, so it may be asked
                 # again; the next connection reaches the process that writes the store now.
-                if not self.is_store or self.loop.time() >= until:
+                left = until - self.loop.time()
+                if not self.is_store or left <= 0:
                     raise
             connection = await self.connections.get(address)
 

@@ -483,13 +483,14 @@ class Sending:
         self, caller: Caller, connection: Connection, broker: str, fields: dict[str, str]
     ) -> RemotingCommand:
         """Sends an end. The holder of a store answers a repeated end with the outcome, so it is asked again."""
-        until = time.monotonic() + self._options.seconds("end_timeout")
+        left = self._options.seconds("end_timeout")
+        until = time.monotonic() + left
         while True:
             try:
-                left = max(0.001, until - time.monotonic())
                 return await caller.call(connection, RequestCode.END_TRANSACTION, fields, timeout=left)
             except BrokerUnreachableError:
-                if not self._client.is_store or time.monotonic() >= until:
+                left = until - time.monotonic()
+                if not self._client.is_store or left <= 0:
                     raise
             connection = await caller.connection(broker)
 
