@@ -1,4 +1,5 @@
-//! Guards snapshots: written only after a change, and consistent at one moment while threads change the table.
+//! Guards snapshots: written only after a change, consistent at one moment while threads change the table, and not used
+//! with another log or without the queues' files.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -107,5 +108,58 @@ fn a_snapshot_while_others_send_is_of_one_moment() {
     done.store(true, Ordering::SeqCst);
     for sender in senders {
         sender.join().unwrap();
+    }
+}
+
+/// Such a snapshot is left if the log is restored from a backup, and the rest is not.
+#[test]
+fn l6_a_snapshot_of_another_log_of_the_same_shape_is_not_used() {
+    let made = |id: &str| {
+        let bench = Bench::sync();
+        let store = bench.open();
+        prepare_as(&store, b"half", Some(id)).unwrap();
+        store.close().unwrap();
+        bench
+    };
+    let (one, other) = (made("a"), made("b"));
+    let (path, bytes) = one.files().into_iter().find(|(path, _)| path == "txstore/snapshot").unwrap();
+    super::replicas::put(&other, &path, &bytes);
+    let store = other.open();
+    assert_eq!(prepare_as(&store, b"half", Some("b")).unwrap().size, 0, "it is pending");
+    assert_eq!(pending(&store), [0]);
+}
+
+/// The first and the last entry are there.
+#[test]
+fn l6_a_queue_file_that_is_missing_in_the_middle_is_built_again() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    for number in 0..32_u8 {
+        send(&store, "orders", &[number]).unwrap();
+    }
+    let all = bodies(&store, "orders", 0);
+    store.close().unwrap();
+    bench.memory.unlink("consumequeue/orders/0/00000000000000000320").unwrap();
+    for store in [bench.read_only(), bench.open()] {
+        assert_eq!((all.len(), bodies(&store, "orders", 0)), (32, all.clone()));
+    }
+}
+
+/// Where the body of a record begins that names no host by IPv6.
+const BODY_AT: u64 = 88;
+
+#[test]
+fn a_damaged_record_that_the_snapshot_covers_stops_no_opening() {
+    let bench = Bench::sync();
+    let store = bench.open();
+    let sent: Vec<_> = [b"0", b"1", b"2"].into_iter().map(|body| send(&store, "orders", body).unwrap()).collect();
+    store.close().unwrap();
+    let at = sent[0].physical_offset.0 + BODY_AT;
+    let log = "commitlog/00000000000000000000";
+    let byte = bench.read(log, at, 1)[0];
+    bench.write(log, at, &[byte ^ 1]);
+    for store in [bench.read_only(), bench.open()] {
+        let (found, _) = store.read("orders", QUEUE, QueueOffset(1), 2, None).unwrap();
+        assert_eq!(found.len(), 2);
     }
 }
