@@ -37,18 +37,24 @@ pub(super) fn properties(id: &str) -> Vec<u8> {
     text
 }
 
-/// Returns a broker's store with one file: these records, each with its queue offset.
-pub(super) fn broker(records: &[(Draft<'_>, u64)]) -> Bench {
-    let bench = Bench::new(FlushDiskType::Async);
+/// Returns the bytes of a broker's records from a physical offset on, each with its queue offset.
+pub(super) fn encoded(from: u64, records: &[(Draft<'_>, u64)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (draft, queue_offset) in records {
         let position = Position {
-            physical_offset: PhysicalOffset(u64::try_from(bytes.len()).unwrap()),
+            physical_offset: PhysicalOffset(from + u64::try_from(bytes.len()).unwrap()),
             queue_offset: QueueOffset(*queue_offset),
             store_timestamp: TimestampMs(1_700_000_000_000),
         };
         encode(draft, position, false, &mut bytes).unwrap();
     }
+    bytes
+}
+
+/// Returns a broker's store with one file: these records, each with its queue offset.
+pub(super) fn broker(records: &[(Draft<'_>, u64)]) -> Bench {
+    let bench = Bench::new(FlushDiskType::Async);
+    let bytes = encoded(0, records);
     bench.memory.create_dir("commitlog").unwrap();
     let file = bench.memory.open("commitlog/00000000000000000000", OpenMode::Create).unwrap();
     file.set_len(4 << 10).unwrap();

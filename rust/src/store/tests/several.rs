@@ -3,10 +3,9 @@
 use super::*;
 use crate::base::error::Outcome;
 use crate::base::names::DISCARD_TOPIC;
-use crate::record::encode::encode;
+use crate::record::Draft;
 use crate::record::message::{Origin, Topic};
 use crate::record::properties::{TRANSACTION_ID, TRANSACTION_SET};
-use crate::record::{Draft, Position};
 use crate::transaction::convert::{HalfNames, half_properties};
 use crate::transaction::set::SetMark;
 
@@ -267,15 +266,9 @@ fn half_messages_that_a_broker_wrote_after_txstore_are_no_set() {
     let set = prepare_many(&store, &["1", "2"]).unwrap();
     end(&store, &set[0], EndKind::Commit).unwrap();
     store.close().unwrap();
-    let (at, mut bytes) = (appended(&bench.read_only()), Vec::new());
-    for (queue_offset, properties) in [(2, marked("a", 2, 0)), (3, marked("b", 2, 1))] {
-        let position = Position {
-            physical_offset: PhysicalOffset(at + u64::try_from(bytes.len()).unwrap()),
-            queue_offset: QueueOffset(queue_offset),
-            store_timestamp: TimestampMs(1_700_000_000_000),
-        };
-        encode(&super::foreign::half(&properties), position, false, &mut bytes).unwrap();
-    }
+    let at = appended(&bench.read_only());
+    let (one, two) = (marked("a", 2, 0), marked("b", 2, 1));
+    let bytes = super::foreign::encoded(at, &[(super::foreign::half(&one), 2), (super::foreign::half(&two), 3)]);
     bench.write("commitlog/00000000000000000000", at, &bytes);
     for store in [bench.read_only(), bench.open()] {
         assert_eq!((pending(&store), store.stat().unwrap().pending_transactions), (vec![2, 3], 2));
