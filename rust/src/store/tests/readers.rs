@@ -96,8 +96,10 @@ fn d1_after_a_failed_sync_a_reader_goes_to_the_durable_end() {
     bench.memory.fail_at(bench.memory.calls() + 2, FaultKind::Io, false);
     assert!(matches!(send(&store, "orders", b"1"), Err(Error::StorePoisoned { .. })));
     let killed = bench.killed();
-    let shown = bodies(&killed.read_only(), "orders", 0);
+    let reader = killed.read_only();
+    let shown = bodies(&reader, "orders", 0);
     assert_eq!(shown, [b"0"]);
+    assert_eq!(reader.open_report().warnings, [""; 0], "what was not synced is the next writer's");
     let later = Bench { memory: killed.memory.lose_power(|_| 0), ..bench };
     assert_eq!(bodies(&later.read_only(), "orders", 0), shown);
     let healed = later.open();
