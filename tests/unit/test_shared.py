@@ -29,6 +29,7 @@ from txstore.broker.local_socket import read_holder
 from txstore.client.channel import Channel
 from txstore.client.connection import Connection
 from txstore.message import LocalTransactionState
+from txstore.server import Server
 from txstore.shared import sharing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -387,6 +388,23 @@ def test_a_stopped_writer_is_waited_for_and_never_replaced(store: Path, start: C
         sending.join(30)
         assert len(sent) == 1
         assert not broker.is_writer
+
+
+def test_a_process_knows_that_it_writes_before_it_answers_others(
+    store: Path, start: Callable[..., Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = start()
+    with txstore.open(store, shared=True) as broker:
+        knew: list[bool] = []
+
+        def serve(*arguments: Any, **options: Any) -> Server:
+            knew.append(broker.is_writer)
+            return Server(*arguments, **options)
+
+        monkeypatch.setattr("txstore.shared.writer.Server", serve)
+        writer.kill()
+        broker.producer("group").send(Message("orders", b"x"))
+        assert knew == [True]
 
 
 def test_a_question_about_topics_is_asked_again_when_the_writer_ends(

@@ -43,7 +43,7 @@ class SharedBroker(RemoteBroker):
     @property
     def is_writer(self) -> bool:
         """Whether this process writes the store now."""
-        return self._writer is not None and self._writer.broker is not None
+        return self._writer is not None and self._writer.is_open
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> Calls:
         try:

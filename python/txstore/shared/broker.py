@@ -102,7 +102,7 @@ class SharedBroker(RemoteBroker):
     def is_writer(self) -> bool:
         """Whether this process writes the store now."""
         link = self._link
-        return link.process == os.getpid() and link.writer is not None and link.writer.broker is not None
+        return link.process == os.getpid() and link.writer is not None and link.writer.is_open
 
     # What the client has in this process
 

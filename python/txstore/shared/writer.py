@@ -40,16 +40,16 @@ class Writer:
         self._directory = directory
         self._config = _with_early_offsets(config)
         self._lock = threading.Lock()
+        self._broker: EmbeddedBroker | None = None
         self._server: Server | None = None
         self._stopped = False
         self._process = os.getpid()
         keep_in_child(self)
 
     @property
-    def broker(self) -> EmbeddedBroker | None:
-        """The open store, if this process writes it."""
-        server = self._server
-        return None if server is None else server.broker
+    def is_open(self) -> bool:
+        """Whether this process writes the store. It says so before it answers others."""
+        return self._broker is not None
 
     def take(self) -> bool:
         """Opens the store and listens, unless another process does. Returns whether this process writes now.
@@ -71,12 +71,14 @@ class Writer:
                     raise
                 _log.info("this process cannot write the store: %s", error, extra={"path": self._directory})
                 return False
+            self._broker = broker
             try:
                 broker.postpone_checks(_CHECKS_AFTER_SECONDS)
                 # The store's own socket is the only address, so it is passed as the caller's.
                 local = broker.listen().native
                 self._server = Server(broker, _ADDRESSES, close_broker=True, local=local)
             except BaseException:
+                self._broker = None
                 broker.close()
                 raise
         _log.info("this process writes the store", extra={"path": self._directory})
@@ -93,7 +95,7 @@ class Writer:
             return
         with self._lock:
             self._stopped = True
-            server, self._server = self._server, None
+            server, self._server, self._broker = self._server, None, None
         if server is not None:
             server.close()
 
@@ -101,7 +103,7 @@ class Writer:
         server = self._server
         if server is None or not isinstance(server.failure(), StorePoisonedError):
             return
-        self._server = None
+        self._server = self._broker = None
         _log.error("the store is closed and opened again: %s", server.failure(), extra={"path": self._directory})
         try:
             server.close()
