@@ -81,11 +81,6 @@ impl Table {
         Self { decided: DecidedHalves::from(first), lowest: first, ..Self::default() }
     }
 
-    /// Returns the producer groups by their numbers.
-    pub fn groups(&self) -> &[Arc<str>] {
-        &self.groups
-    }
-
     /// Reserves memory for a number of transactions.
     pub fn reserve(&mut self, transactions: usize) {
         self.by_identity.reserve(&self.slab, transactions);

@@ -6,8 +6,10 @@ mod convert;
 mod counts;
 mod decided;
 mod frozen;
+mod maps;
 mod model;
 mod replay;
+mod row;
 mod sets;
 
 use std::collections::BTreeMap;
@@ -24,6 +26,8 @@ use crate::record::Host;
 use crate::record::layout::{CRC_PROPERTY_LEN, PROPERTIES_MAX};
 use crate::record::message::{Envelope, Parts};
 use crate::record::properties::{self, REAL_TOPIC, TAGS, TRANSACTION_CHECK_TIMES, WAIT};
+
+const COMMITTED: Option<Outcome> = Some(Outcome::Committed);
 
 #[test]
 fn t2_the_outcome_is_decided_by_one_record() {
@@ -68,6 +72,7 @@ fn op_bodies_name_every_offset_and_stay_within_their_size() {
         assert_eq!(read, offsets);
     }
     assert_eq!(fill_op_body(&[], 100, &mut "left".to_owned()), 0);
+    assert_eq!(fill_op_body(&[12_345, 6], 3, &mut String::new()), 1, "one offset, however long it is");
     assert_eq!(parse_op_body(b"4,x,, 5 ,-1,6").collect::<Vec<_>>(), [4, 5, 6]);
 }
 
@@ -142,6 +147,19 @@ fn t9_the_op_progress_has_bounded_memory() {
         before = passed;
     }
     assert_eq!(before, 3_000_000);
+}
+
+/// A run of ops is passed as a whole, so a longer one would let the op progress stay too low.
+#[test]
+fn the_op_progress_stays_low_by_one_run_at_most() {
+    let mut ops = OpProgress::default();
+    for op in 0..640 {
+        ops.note(op, op);
+    }
+    for progress in [63, 64, 65, 127, 128, 639] {
+        assert_eq!(ops.pass(progress), progress / 64 * 64);
+    }
+    assert_eq!(ops.pass(640), 640);
 }
 
 /// Of equal property names the last one counts, also if its value is not UTF-8: both ways to read an identity must
@@ -276,4 +294,48 @@ fn what_ended_is_remembered_for_five_to_ten_minutes() {
     recent.start(1_700_000_000_000 + 4 * minute, 7);
     assert_eq!(recent.outcome(Identity(1), 8), Some(Outcome::Discarded));
     assert_eq!(recent.outcome(Identity(1), 8 + 6 * minute), None);
+    let mut recent = recent::RecentlyEnded::default();
+    recent.note(1, Outcome::Discarded, 0);
+    recent.start(11 * minute, 7);
+    assert_eq!(recent.outcome(Identity(1), 7), None, "it is older than ten minutes");
+    // Five minutes are over after the last millisecond of them.
+    let mut recent = recent::RecentlyEnded::default();
+    recent.note(1, Outcome::Committed, 0);
+    assert_eq!(recent.outcome(Identity(1), 5 * minute), COMMITTED);
+    assert_eq!(recent.outcome(Identity(1), 10 * minute - 1), COMMITTED);
+    assert_eq!(recent.outcome(Identity(1), 10 * minute), None);
+}
+
+#[test]
+fn of_many_that_end_at_once_the_newest_are_remembered() {
+    const MANY: u64 = 1 << 17;
+    let mut recent = recent::RecentlyEnded::default();
+    for identity in 1..=2 * MANY {
+        recent.note(identity, Outcome::Committed, 0);
+    }
+    assert_eq!([1, MANY, 2 * MANY].map(|identity| recent.outcome(Identity(identity), 0)), [COMMITTED; 3]);
+    recent.note(2 * MANY + 1, Outcome::Committed, 0);
+    let now = [MANY, MANY + 1, 2 * MANY + 1].map(|identity| recent.outcome(Identity(identity), 0));
+    assert_eq!(now, [None, COMMITTED, COMMITTED]);
+}
+
+#[test]
+fn a_set_is_below_an_offset_if_one_of_its_halves_is() {
+    let mut table = Table::new(0);
+    let half = |number| NewHalf {
+        copy: HalfCopy { queue_offset: number, physical_offset: number * 100 },
+        ..model::half(number, number)
+    };
+    table.insert(&half(1));
+    assert!(!table.has_set_below(u64::MAX));
+    table.insert_set(&half(4), &[(half(2).copy, 10), (half(3).copy, 10)]);
+    assert!(!table.has_set_below(200));
+    assert!(table.has_set_below(201));
+}
+
+#[test]
+fn a_transaction_with_one_half_takes_no_memory_for_others() {
+    let mut table = Table::new(0);
+    let key = table.restore(&model::half(1, 1), &[], &[], Vec::new());
+    assert!(table.get(key).unwrap().more().is_none());
 }

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "arrow")]
 mod agreement;
+mod directory;
 mod files;
 mod known;
 #[cfg(feature = "arrow")]

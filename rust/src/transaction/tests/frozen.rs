@@ -104,4 +104,10 @@ fn of_two_transactions_at_one_offset_none_is_lost() {
     table.remove(second);
     assert_eq!(table.find(3), None);
     assert!(table.is_empty());
+    let keys = [1, 2, 3].map(|identity| table.insert(&half(3, identity)));
+    table.remove(keys[1]);
+    table.remove(keys[0]);
+    assert_eq!(table.find(3), Some(keys[2]));
+    table.remove(keys[2]);
+    assert_eq!(table.find(3), None);
 }

@@ -167,7 +167,6 @@ impl Log {
     }
 }
 
-const COMMITTED: Option<Outcome> = Some(Outcome::Committed);
 const ROLLED_BACK: Option<Outcome> = Some(Outcome::RolledBack);
 const DISCARDED: Option<Outcome> = Some(Outcome::Discarded);
 const UNKNOWN: Option<Outcome> = Some(Outcome::FinishedUnknown);
@@ -541,6 +540,94 @@ fn ends_that_a_started_table_replays_are_forgotten_by_its_own_time() {
     let outcome = |log: &mut Log, minutes| log.table.recent.outcome(identity, minutes * minute);
     assert_eq!(outcome(&mut log, 24), COMMITTED);
     assert_eq!(outcome(&mut log, 31), None);
+}
+
+/// A transaction that a later one of its identity has displaced is still found by the half that a record names.
+#[test]
+fn a_record_that_names_a_half_of_a_displaced_transaction_ends_that_one() {
+    let displaced = |end: fn(&mut Log, u64)| {
+        let mut log = Log::new();
+        log.half(SENT);
+        let resent = log.half(SENT);
+        log.op(&[0]);
+        log.half(SENT);
+        assert_eq!(log.keys(), 2);
+        end(&mut log, resent.physical_offset);
+        log.finish().0
+    };
+    assert_eq!(displaced(|log, half| log.commit(SENT, half)), [COMMITTED, COMMITTED, None]);
+    assert_eq!(displaced(|log, half| log.discard(SENT, half)), [DISCARDED, DISCARDED, None]);
+    let other = |log: &mut Log, half| log.commit(Half { id: Some("id-2"), ..SENT }, half);
+    assert_eq!(displaced(other), [None; 3]);
+}
+
+/// Only what lies before the log's first record can be missing in it.
+#[test]
+fn a_final_message_that_names_the_logs_first_record_is_of_that_one() {
+    let mut log = Log::with(Keep::Identities, 5_000, 0);
+    let first = log.half(Half { id: Some("id-2"), ..SENT });
+    assert_eq!(first.physical_offset, 5_000);
+    log.half(SENT);
+    log.commit(SENT, 5_000);
+    assert_eq!(log.finish().0, [None, None]);
+}
+
+#[test]
+fn a_broker_may_commit_or_discard_what_was_rolled_back_but_discards_nothing_that_was_committed() {
+    for (op_first, end, expected) in [
+        (true, "commit", COMMITTED),
+        (true, "discard", DISCARDED),
+        (false, "commit", COMMITTED),
+        (false, "discard", COMMITTED),
+    ] {
+        let mut log = Log::new();
+        let half = log.half(SENT);
+        if !op_first {
+            log.commit(SENT, half.physical_offset);
+        }
+        log.op(&[0]);
+        match end {
+            "commit" => log.commit(SENT, half.physical_offset),
+            _ => log.discard(SENT, half.physical_offset),
+        }
+        assert_eq!(log.finish().0, [expected], "{end}, {op_first}");
+    }
+}
+
+/// A reader that follows a writer would otherwise remember each transaction of its life.
+#[test]
+fn only_an_opening_remembers_the_identities_of_what_has_ended() {
+    for (keep, expected) in [(Keep::Identities, ROLLED_BACK), (Keep::Open, None)] {
+        let mut log = Log::with(keep, 0, 0);
+        log.half(SENT);
+        log.op(&[0]);
+        log.half(PUT_BACK);
+        assert_eq!(log.finish().0, [ROLLED_BACK, expected]);
+    }
+}
+
+/// A broker deletes the property from a final message. Users may give their messages one of that name.
+#[test]
+fn the_topic_of_a_final_message_is_its_own_unless_it_waits_for_a_time() {
+    let mut log = Log::new();
+    let half = log.half(SENT);
+    let mut text = Log::properties(SENT, false);
+    properties::push(&mut text, REAL_TOPIC, "payments");
+    log.record("orders", 0, SYS_COMMIT, half.physical_offset, b"body", &text);
+    assert_eq!(log.finish().0, [COMMITTED]);
+}
+
+#[test]
+fn an_op_message_is_noted_once_however_many_halves_of_a_transaction_it_names() {
+    let mut log = Log::with(Keep::All, 0, 0);
+    log.half(SENT);
+    log.half(PUT_BACK);
+    let first = log.end;
+    log.op(&[0, 1]);
+    let second = log.end;
+    log.op(&[1]);
+    let key = log.table.find(1).unwrap();
+    assert_eq!(log.table.get(key).unwrap().more().unwrap().ops, [first, second]);
 }
 
 /// Before `know_sets`, and below its offset, each half message is a transaction of its own: a broker may have ended it.

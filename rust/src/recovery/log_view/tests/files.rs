@@ -8,7 +8,7 @@ use crate::base::clock::ManualClock;
 use crate::base::options::StoreOptions;
 use crate::base::units::{QueueId, TimestampMs, to_u64, to_usize};
 use crate::record::RecordView;
-use crate::record::decode::Verify;
+use crate::record::decode::{RecordCrc, Verify};
 use crate::record::message::{Envelope, Parts};
 use crate::recovery::log_view::LogFiles;
 use crate::recovery::log_view::files::WINDOW;
@@ -118,6 +118,42 @@ fn what_cannot_be_a_whole_record_is_passed_over() {
     copy.extend(&short);
     let files = log(0, &[(FILE + 100, &copy)]);
     assert_eq!(visited(&files, usize::MAX), [FILE + 100]);
+}
+
+/// Bytes of a user's that look like a record, at the offset that they state, are a part of the message around them.
+#[test]
+fn a_record_within_another_is_not_visited() {
+    let (outer, mut inner) = (record(400), record(20));
+    let at = SECOND.start + 60;
+    inner[OWN_OFFSET].copy_from_slice(&(at + 100).to_be_bytes());
+    let mut both = outer;
+    both[100..100 + inner.len()].copy_from_slice(&inner);
+    let files = log(0, &[(at, &both)]);
+    let mut visited = Vec::new();
+    let visit = |view: &RecordView<'_>| {
+        visited.push(view.physical_offset.0);
+        true
+    };
+    let no_crc = Verify { body_crc: false, record_crc: RecordCrc::Ignore };
+    files.records_in(SECOND, |_| no_crc, visit).unwrap();
+    assert_eq!(visited, [at]);
+}
+
+/// A search ends with its range also if the next file, or a file that a crash cut short, has only a few bytes.
+#[test]
+fn a_search_ends_with_its_range_in_short_files() {
+    const SIZE: u64 = 1_000;
+    for length in [0, 1, 3, 100, SIZE] {
+        let memory = Memory::new();
+        memory.create_dir("commitlog").unwrap();
+        for base in [0, SIZE] {
+            memory.open(&format!("commitlog/{base:020}"), OpenMode::Create).unwrap().set_len(length).unwrap();
+        }
+        let files = LogFiles::new(Arc::new(memory), SIZE, vec![(0, SIZE), (SIZE, SIZE)]);
+        for range in [0..SIZE, SIZE..2 * SIZE] {
+            assert_eq!(files.record_in(range, |_| Verify::BODY).unwrap(), None, "{length}");
+        }
+    }
 }
 
 /// The last byte that is not zero says how much a crash left after an offset, in windows from the file's end on.
