@@ -225,7 +225,7 @@ def compiled(files: dict[str, str]) -> tuple[dict[str, str], set[int]]:
         "--locked",
         "--release",
         "--features",
-        "testing",
+        "testing,arrow",
         "--lib",
         "--test",
         "crash",

@@ -105,6 +105,27 @@ fn a_writer_writes_index_entries_once_they_are_many() {
     });
 }
 
+/// Recovery may have written entries of the queue that a broker deleted, in a store that was closed.
+#[test]
+fn a_queue_that_was_begun_again_ends_in_its_file_also_after_lost_power() {
+    let memory = Memory::new();
+    with_run(&memory, false, |run| {
+        (0..5).for_each(|number| push(run, number));
+        run.settle().unwrap();
+        memory.sync_file_system().unwrap();
+        let queues = &mut run.derived.dispatcher.queues;
+        let slot = queues.find("orders", QueueId(0)).unwrap();
+        queues.begin_again(slot, 2);
+        queues.set_synced();
+        run.derived.begun_again.insert(slot, 1_000);
+        cut_begun_again(run.queue_files, run.derived).unwrap();
+    });
+    let files = QueueFiles::new(Arc::new(memory.lose_power(|_| 0)), 32 << 20, true);
+    let entries = files.read(&"orders".into(), QueueId(0), 0, 5).unwrap();
+    let sizes: Vec<u8> = entries.chunks(ENTRY_SIZE).map(|entry| entry[11]).collect();
+    assert!(sizes.starts_with(&[200, 200]) && sizes[2..].iter().all(|size| *size == 0), "{sizes:?}");
+}
+
 /// Only a message that was delayed names the record in which it waited. Ordinary messages name physical offset 0.
 #[test]
 fn a_scan_reads_no_other_record_for_a_message_that_was_not_delayed() {
