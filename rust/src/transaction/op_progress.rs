@@ -12,13 +12,12 @@ pub struct OpProgress {
     /// The first op queue offset of a run → the highest half queue offset that the run names.
     runs: BTreeMap<u64, u64>,
     end: u64,
-    /// How often runs were joined in pairs. Each join doubles the number of ops that a run covers.
-    doublings: u32,
 }
 
-/// The number of ops that share one run. Coarser runs give a lower op progress, which is safe.
+/// The number of ops that share a new run. Coarser runs give a lower op progress, which is safe.
 const OPS_PER_RUN: u64 = 64;
-/// The maximum number of runs. After a transaction that stays pending they would grow without limit.
+/// The maximum number of runs. After a transaction that stays pending they would grow without limit, so above it all are
+/// joined in pairs.
 const RUNS_MAX: usize = 1 << 14;
 
 impl OpProgress {
@@ -26,7 +25,7 @@ impl OpProgress {
     pub fn note(&mut self, op_queue_offset: u64, highest_half: u64) {
         self.end = op_queue_offset.saturating_add(1);
         match self.runs.last_entry() {
-            Some(mut run) if op_queue_offset < run.key().saturating_add(OPS_PER_RUN << self.doublings) => {
+            Some(mut run) if op_queue_offset < run.key().saturating_add(OPS_PER_RUN) => {
                 let highest = run.get_mut();
                 *highest = highest_half.max(*highest);
             }
@@ -38,14 +37,13 @@ impl OpProgress {
     }
 
     fn join_runs(&mut self) {
-        while self.runs.len() > RUNS_MAX && self.doublings < 32 {
+        while self.runs.len() > RUNS_MAX {
             let all: Vec<_> = std::mem::take(&mut self.runs).into_iter().collect();
             let joined = all.chunks(2).filter_map(|pair| {
                 let highest = pair.iter().map(|(_, highest)| *highest).max()?;
                 pair.first().map(|(first, _)| (*first, highest))
             });
             self.runs = joined.collect();
-            self.doublings += 1;
         }
     }
 
@@ -64,7 +62,7 @@ impl OpProgress {
 
     /// Restores the op progress from a snapshot.
     pub fn from_parts(end: u64, runs: impl IntoIterator<Item = (u64, u64)>) -> Self {
-        let mut progress = Self { runs: runs.into_iter().collect(), end, doublings: 0 };
+        let mut progress = Self { runs: runs.into_iter().collect(), end };
         progress.join_runs();
         progress
     }
