@@ -130,6 +130,23 @@ fn l6_a_snapshot_of_another_log_of_the_same_shape_is_not_used() {
 }
 
 /// The first and the last entry are there.
+/// The record that the entry names is the log's first one.
+#[test]
+fn l6_a_snapshot_is_not_used_with_a_queue_file_of_another_topic() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = || Bench::new(FlushDiskType::Async).options;
+    let store = Store::open(directory.path(), options()).unwrap();
+    send(&store, "orders", b"order").unwrap();
+    send(&store, "payments", b"payment").unwrap();
+    store.close().unwrap();
+    let file = |topic| directory.path().join(format!("consumequeue/{topic}/0/00000000000000000000"));
+    std::fs::copy(file("orders"), file("payments")).unwrap();
+    for read_only in [true, false] {
+        let store = Store::open(directory.path(), StoreOptions { read_only, ..options() }).unwrap();
+        assert_eq!(bodies(&store, "payments", 0), [b"payment"]);
+    }
+}
+
 #[test]
 fn l6_a_queue_file_that_is_missing_in_the_middle_is_built_again() {
     let bench = Bench::sync();
