@@ -220,6 +220,14 @@ fn a_brokers_discard_ends_the_newest_transaction_of_its_identity() {
 }
 
 #[test]
+fn pending_transactions_come_last_in_the_order_of_their_first_halves() {
+    let acts = [Act::Sent(1), Act::Sent(2), Act::Op(vec![0]), Act::Sent(3), Act::PutBack(2, 1)];
+    let (batches, _) = scan(&log_of(&acts, 1 << 16), ScanOptions::of(View::Transactions));
+    let firsts: Vec<u64> = batches.iter().flat_map(shown).map(|(first, _)| first).collect();
+    assert_eq!(firsts, [0, 1, 2]);
+}
+
+#[test]
 fn a_transaction_that_has_ended_is_not_held() {
     // One transaction stays open from the beginning; the others end at once.
     let ended = (1..2_000).flat_map(|half| [Act::Sent(1), Act::Final(1, half), Act::Op(vec![half])]);
