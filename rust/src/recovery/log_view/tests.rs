@@ -6,6 +6,8 @@ mod directory;
 mod files;
 mod known;
 #[cfg(feature = "arrow")]
+mod log;
+#[cfg(feature = "arrow")]
 mod time;
 
 use super::tail::{Cause, Facts, Follows, LastWriter, Reached, Tail};
