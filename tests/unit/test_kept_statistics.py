@@ -4,10 +4,14 @@ and what is shown is what a count of all records finds. rust/src/store/tests/kep
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+import struct
 import threading
+import zlib
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -144,6 +148,30 @@ def test_stores_and_readers_share_a_folder(store: Path, tmp_path: Path) -> None:
         thread.join()
     assert failed == []
     assert len([entry for entry in (tmp_path / "folder").iterdir() if entry.is_dir()]) == 2
+
+
+def hold(file: IO[bytes], start: int, length: int) -> None:
+    """Locks bytes until this object is closed. A lock of the process would end with any close of the file."""
+    flock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
+    fcntl.fcntl(file, fcntl.F_OFD_SETLK, flock)
+
+
+def test_a_reader_keeps_them_while_a_reader_of_another_store_writes(store: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    shutil.rmtree(store / "txstore" / "statistics")
+    assert_statistics(store, folder)
+    (found,) = (entry for entry in folder.iterdir() if entry.is_dir())
+    shutil.rmtree(found)
+    own_byte = zlib.crc32(found.name.encode())
+    with (folder / "lock").open("r+b") as lock:
+        hold(lock, 0, own_byte)
+        assert_statistics(store, folder)
+        assert [int(file.name) for file in sorted(found.iterdir())] == full_files(store)
+        # Another reader of this store writes the same.
+        shutil.rmtree(found)
+        hold(lock, own_byte, 1)
+        assert_statistics(store, folder)
+        assert not found.exists()
 
 
 def test_a_folder_in_the_store_is_refused(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

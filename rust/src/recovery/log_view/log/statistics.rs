@@ -35,7 +35,7 @@ const SEAL: Seal = Seal { magic: *b"txstat\r\n", version: 1 };
 const SIZE_MAX: u64 = 32 << 20;
 /// A full log file ends with a blank record, whose first bytes show that no record follows the last one.
 const BLANK_HEAD: u64 = 8;
-/// The file in a folder of several stores whose lock is held to write.
+/// The file in a folder of several stores that is locked to write: for each store one byte of it.
 const LOCK: &str = "lock";
 
 /// A folder of statistics of log files, named as these are.
@@ -109,7 +109,8 @@ impl StatisticsFiles {
     }
 
     fn write(&self, of: &Fingerprint, rows: &[&Tally]) -> Result<()> {
-        let one = if self.is_shared { self.storage.lock(LOCK, 0)? } else { None };
+        let byte = crc32fast::hash(self.directory.as_bytes());
+        let one = if self.is_shared { self.storage.lock(LOCK, byte.into())? } else { None };
         if self.is_shared && one.is_none() {
             // Another reader counted the same, and keeps it.
             return Ok(());
