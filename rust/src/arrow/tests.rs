@@ -11,8 +11,8 @@ use arrow_array::types::Int64Type;
 use arrow_array::{Array, RecordBatch};
 
 use super::{BadRecords, Counts, Log, Scan, ScanOptions, View};
-use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
-use crate::record::{Draft, Position, encode};
+use crate::base::units::{PhysicalOffset, TimestampMs};
+use crate::record::Draft;
 use crate::storage::memory::Memory;
 use crate::storage::{OpenMode, Storage};
 
@@ -26,26 +26,15 @@ fn log_of(properties: &[&[u8]], body: &[u8]) -> (Arc<Memory>, Vec<u64>) {
     let (mut at, mut offsets) = (0, Vec::new());
     for properties in properties {
         let draft = Draft {
-            topic: "orders",
-            queue_id: QueueId(0),
-            flag: 0,
-            sys_flag: 0,
             born_timestamp: TimestampMs(i64::MAX),
             born_host: HOST.parse().unwrap(),
             store_host: HOST.parse().unwrap(),
-            reconsume_times: 0,
-            prepared_transaction_offset: PhysicalOffset(0),
             body,
-            body_crc: None,
             properties,
+            ..Draft::plain()
         };
-        let position = Position {
-            physical_offset: PhysicalOffset(at),
-            queue_offset: QueueOffset(u64::try_from(offsets.len()).unwrap()),
-            store_timestamp: TimestampMs(1_000 + i64::try_from(offsets.len()).unwrap()),
-        };
-        let mut bytes = Vec::new();
-        encode(&draft, position, false, &mut bytes).unwrap();
+        let bytes =
+            draft.record_at(at, u64::try_from(offsets.len()).unwrap(), 1_000 + i64::try_from(offsets.len()).unwrap());
         let file = storage.open("commitlog/00000000000000000000", OpenMode::Create).unwrap();
         file.set_len(FILE).unwrap();
         file.write_at(&bytes, at).unwrap();

@@ -31,6 +31,41 @@ fn draft() -> Draft<'static> {
     }
 }
 
+/// What tests of other modules write.
+impl Draft<'static> {
+    /// Returns the draft of a message without properties in queue 0 of topic "orders".
+    pub(crate) fn plain() -> Self {
+        Self {
+            topic: "orders",
+            queue_id: QueueId(0),
+            flag: 0,
+            sys_flag: 0,
+            born_timestamp: TimestampMs(1),
+            born_host: "127.0.0.1:1".parse().unwrap(),
+            store_host: "127.0.0.1:2".parse().unwrap(),
+            reconsume_times: 0,
+            prepared_transaction_offset: PhysicalOffset(0),
+            body: b"paid",
+            body_crc: None,
+            properties: b"",
+        }
+    }
+}
+
+impl Draft<'_> {
+    /// Returns the record at a physical offset, without a CRC of its own.
+    pub(crate) fn record_at(&self, physical_offset: u64, queue_offset: u64, stored_ms: i64) -> Vec<u8> {
+        let position = Position {
+            physical_offset: PhysicalOffset(physical_offset),
+            queue_offset: QueueOffset(queue_offset),
+            store_timestamp: TimestampMs(stored_ms),
+        };
+        let mut bytes = Vec::new();
+        encode(self, position, false, &mut bytes).unwrap();
+        bytes
+    }
+}
+
 fn position() -> Position {
     Position { physical_offset: AT, queue_offset: QueueOffset(5), store_timestamp: TimestampMs(1_795_234_368_836) }
 }

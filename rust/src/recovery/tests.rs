@@ -7,14 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::queue_facts::BUFFERED_MAX;
 use super::*;
 use crate::base::options::StoreOptions;
-use crate::base::units::{QueueId, QueueOffset, TimestampMs, to_u64};
+use crate::base::units::{QueueId, TimestampMs, to_u64};
 use crate::index::consume_queue::{ENTRY_SIZE, Entry, NewFiles};
 use crate::index::key_index::{IndexEntry, IndexGeometry};
 use crate::log::commit_log;
+use crate::record::Draft;
 use crate::record::decode::Verify;
-use crate::record::encode::encode;
 use crate::record::layout::{SYS_COMMIT, SYS_ROLLBACK};
-use crate::record::{Draft, Position};
 use crate::storage::memory::Memory;
 use crate::storage::segment::SegmentQueue;
 use crate::storage::{OpenMode, Storage};
@@ -135,26 +134,15 @@ fn a_scan_reads_no_other_record_for_a_message_that_was_not_delayed() {
     for (number, sys_flag) in (0..300).zip([0, SYS_COMMIT, SYS_ROLLBACK].into_iter().cycle()) {
         let named = if sys_flag == 0 { 0 } else { 100 };
         let draft = Draft {
-            topic: "orders",
-            queue_id: QueueId(0),
-            flag: 0,
             sys_flag,
-            born_timestamp: TimestampMs(1),
             born_host: host,
             store_host: host,
-            reconsume_times: 0,
             prepared_transaction_offset: PhysicalOffset(named),
             body: b"body",
-            body_crc: None,
-            properties: b"",
+            ..Draft::plain()
         };
-        let physical_offset = PhysicalOffset(to_u64(bytes.len()));
-        let position = Position {
-            physical_offset,
-            queue_offset: QueueOffset(number - number / 3),
-            store_timestamp: TimestampMs(1),
-        };
-        encode(&draft, position, false, &mut bytes).unwrap();
+        let at = to_u64(bytes.len());
+        bytes.extend(draft.record_at(at, number - number / 3, 1));
     }
     memory.create_dir(commit_log::DIRECTORY).unwrap();
     let file = memory.open("commitlog/00000000000000000000", OpenMode::Create).unwrap();

@@ -443,36 +443,17 @@ fn a_filler_fits_any_room_that_a_record_left() {
 
 /// Returns a broker's log with short records at these offsets, stored a second apart, in one file.
 fn short_records(offsets: &[u64]) -> Memory {
-    use crate::record::{Draft, Position, encode};
+    use crate::record::Draft;
     use crate::storage::checkpoint::Checkpoint;
     let (memory, host) = (Memory::new(), StoreOptions::default().store_host);
     memory.create_dir("commitlog").unwrap();
     let file = memory.open("commitlog/00000000000000000000", OpenMode::Create).unwrap();
     file.set_len(FILE).unwrap();
     for (number, offset) in (0_u64..).zip(offsets) {
-        let draft = Draft {
-            topic: "t",
-            queue_id: QueueId(0),
-            flag: 0,
-            sys_flag: 0,
-            born_timestamp: TimestampMs(1),
-            born_host: host,
-            store_host: host,
-            reconsume_times: 0,
-            prepared_transaction_offset: PhysicalOffset(0),
-            body: b"x",
-            body_crc: None,
-            properties: b"",
-        };
-        let position = Position {
-            physical_offset: PhysicalOffset(*offset),
-            queue_offset: crate::base::units::QueueOffset(number),
-            store_timestamp: TimestampMs(1_000 * (i64::try_from(number).unwrap() + 1)),
-        };
-        let mut bytes = Vec::new();
-        encode(&draft, position, false, &mut bytes).unwrap();
+        let draft = Draft { topic: "t", born_host: host, store_host: host, body: b"x", ..Draft::plain() };
+        let bytes = draft.record_at(*offset, number, 1_000 * (i64::try_from(number).unwrap() + 1));
         assert_eq!(bytes.len(), 93);
-        file.write_at(&bytes, position.physical_offset.0).unwrap();
+        file.write_at(&bytes, *offset).unwrap();
     }
     let newest_ms = 1_000 * i64::try_from(offsets.len()).unwrap();
     Checkpoint::store(&memory, &Checkpoint { physic_ms: newest_ms, logics_ms: newest_ms, ..Checkpoint::default() })

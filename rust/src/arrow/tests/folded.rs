@@ -15,9 +15,9 @@ use crate::arrow::folded::Folded;
 use crate::arrow::{HalfMissing, ScanOptions, View};
 use crate::base::error::Outcome;
 use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC};
-use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
+use crate::base::units::{PhysicalOffset, TimestampMs};
+use crate::record::Draft;
 use crate::record::layout::SYS_COMMIT;
-use crate::record::{Draft, Position, encode};
 use crate::storage::memory::Memory;
 use crate::storage::{OpenMode, Storage};
 use crate::transaction::pending::Pending;
@@ -82,26 +82,17 @@ fn log_of(acts: &[Act], bytes_max: u64) -> Arc<Memory> {
         };
         let draft = Draft {
             topic,
-            queue_id: QueueId(0),
-            flag: 0,
             sys_flag,
             born_timestamp: TimestampMs(0),
             born_host: HOST.parse().unwrap(),
             store_host: HOST.parse().unwrap(),
-            reconsume_times: 0,
             prepared_transaction_offset: PhysicalOffset(prepared),
             body: body.as_bytes(),
-            body_crc: None,
             properties: properties.as_bytes(),
+            ..Draft::plain()
         };
         let queue_offset = if topic == HALF_TOPIC { u64::try_from(halves.len()).unwrap() } else { number };
-        let position = Position {
-            physical_offset: PhysicalOffset(at),
-            queue_offset: QueueOffset(queue_offset),
-            store_timestamp: TimestampMs(1_000 + i64::try_from(number).unwrap()),
-        };
-        let mut bytes = Vec::new();
-        encode(&draft, position, false, &mut bytes).unwrap();
+        let bytes = draft.record_at(at, queue_offset, 1_000 + i64::try_from(number).unwrap());
         file.write_at(&bytes, at).unwrap();
         if topic == HALF_TOPIC {
             halves.push((at, queue_offset));

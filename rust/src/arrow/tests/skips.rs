@@ -11,9 +11,9 @@ use super::HOST;
 use crate::arrow::options::{TopicMemory, Topics, topics_matching};
 use crate::arrow::{Column, Log, Scan, ScanOptions, View};
 use crate::base::names::HALF_TOPIC;
-use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64, to_usize};
+use crate::base::units::{PhysicalOffset, QueueId, to_u64, to_usize};
 use crate::index::consume_queue::{ENTRY_SIZE, Entry};
-use crate::record::{Draft, Position, encode};
+use crate::record::Draft;
 use crate::storage::memory::Memory;
 use crate::storage::{OpenMode, Storage};
 
@@ -67,24 +67,13 @@ fn write_log(random: &mut Random, rarely: u64, oddly: u64, deletes: bool) -> Wri
             let draft = Draft {
                 topic: queue.0,
                 queue_id: QueueId(queue.1),
-                flag: 0,
                 sys_flag,
-                born_timestamp: TimestampMs(1),
                 born_host: HOST.parse().unwrap(),
                 store_host: HOST.parse().unwrap(),
-                reconsume_times: 0,
-                prepared_transaction_offset: PhysicalOffset(0),
                 body: &vec![b'x'; to_usize(bytes)],
-                body_crc: None,
-                properties: b"",
+                ..Draft::plain()
             };
-            let position = Position {
-                physical_offset: PhysicalOffset(at),
-                queue_offset: QueueOffset(to_u64(entries.len())),
-                store_timestamp: TimestampMs(1_000),
-            };
-            let mut bytes = Vec::new();
-            encode(&draft, position, false, &mut bytes).unwrap();
+            let bytes = draft.record_at(at, to_u64(entries.len()), 1_000);
             let end = at + to_u64(bytes.len());
             if end + 8 > (file + 1) * FILE {
                 let rest = u32::try_from((file + 1) * FILE - at).unwrap();

@@ -1,7 +1,7 @@
 //! The commit log alone: batches across file ends, space ahead, errors in the middle, what a scan meets, group commit.
 
 use super::*;
-use crate::base::units::{QueueId, QueueOffset, TimestampMs};
+use crate::base::units::{QueueOffset, TimestampMs};
 use crate::log::flush::GroupCommit;
 use crate::record::Draft;
 use crate::record::decode::RecordCrc;
@@ -21,20 +21,7 @@ fn appender(log: &Arc<CommitLog>) -> Appender {
 }
 
 fn draft(body: &[u8]) -> Draft<'_> {
-    Draft {
-        topic: "orders",
-        queue_id: QueueId(0),
-        flag: 0,
-        sys_flag: 0,
-        born_timestamp: TimestampMs(1),
-        born_host: "127.0.0.1:1".parse().unwrap(),
-        store_host: "127.0.0.1:2".parse().unwrap(),
-        reconsume_times: 0,
-        prepared_transaction_offset: PhysicalOffset(0),
-        body,
-        body_crc: None,
-        properties: b"",
-    }
+    Draft { body, ..Draft::plain() }
 }
 
 const URGENCY: Urgency = Urgency::Send(EndsToCome { bytes: 0, count: 0, largest: 0 });

@@ -6,9 +6,8 @@ use crate::base::error::Outcome;
 use crate::base::names::{HALF_TOPIC, OP_TOPIC};
 use crate::base::units::PhysicalOffset;
 use crate::index::consume_queue::Entry;
-use crate::record::encode::encode;
+use crate::record::Draft;
 use crate::record::layout::SYS_PREPARED;
-use crate::record::{Draft, Position};
 use crate::transaction::convert::{HalfNames, half_properties};
 use crate::transaction::op::OP_PROPERTIES;
 
@@ -18,16 +17,11 @@ pub(super) fn half(properties: &[u8]) -> Draft<'_> {
     Draft {
         topic: HALF_TOPIC,
         queue_id: QUEUE,
-        flag: 0,
-        sys_flag: 0,
-        born_timestamp: TimestampMs(1),
         born_host: host,
         store_host: host,
-        reconsume_times: 0,
-        prepared_transaction_offset: PhysicalOffset(0),
         body: b"half",
-        body_crc: None,
         properties,
+        ..Draft::plain()
     }
 }
 
@@ -41,12 +35,8 @@ pub(super) fn properties(id: &str) -> Vec<u8> {
 pub(super) fn encoded(from: u64, records: &[(Draft<'_>, u64)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (draft, queue_offset) in records {
-        let position = Position {
-            physical_offset: PhysicalOffset(from + u64::try_from(bytes.len()).unwrap()),
-            queue_offset: QueueOffset(*queue_offset),
-            store_timestamp: TimestampMs(1_700_000_000_000),
-        };
-        encode(draft, position, false, &mut bytes).unwrap();
+        let at = from + u64::try_from(bytes.len()).unwrap();
+        bytes.extend(draft.record_at(at, *queue_offset, 1_700_000_000_000));
     }
     bytes
 }

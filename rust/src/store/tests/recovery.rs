@@ -314,25 +314,13 @@ fn p2_queue_offset_that_no_queue_reaches() {
         let host = StoreOptions::default().store_host;
         let draft = crate::record::Draft {
             topic,
-            queue_id: QueueId(0),
-            flag: 0,
-            sys_flag: 0,
             born_timestamp: TimestampMs(0),
             born_host: host,
             store_host: host,
-            reconsume_times: 0,
-            prepared_transaction_offset: crate::base::units::PhysicalOffset(0),
             body: b"body",
-            body_crc: None,
-            properties: b"",
+            ..crate::record::Draft::plain()
         };
-        let at = crate::record::Position {
-            physical_offset: crate::base::units::PhysicalOffset(offset),
-            queue_offset: QueueOffset(wanted),
-            store_timestamp: TimestampMs(i64::MIN),
-        };
-        let mut bytes = Vec::new();
-        crate::record::encode::encode(&draft, at, false, &mut bytes).unwrap();
+        let bytes = draft.record_at(offset, wanted, i64::MIN);
         memory.open("commitlog/00000000000000000000", OpenMode::Write).unwrap().write_at(&bytes, offset).unwrap();
         let opened = open(&memory, options(FlushDiskType::Async)).map(|_| ());
         assert!(matches!(opened, Err(Error::StoreCorrupt { .. })), "{topic} {wanted}: {opened:?}");

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, REPAIR_TOPIC};
-use crate::base::units::{PhysicalOffset, QueueOffset, TimestampMs};
+use crate::base::units::{PhysicalOffset, to_u64};
 use crate::record::layout::{SYS_COMMIT, SYS_ROLLBACK};
 use crate::record::properties::{self, TRANSACTION_PREPARED_QUEUE_OFFSET, TRANSACTION_SET};
-use crate::record::{Draft, Position, RecordCrc, Scanned, Verify, crc32, decode, encode};
+use crate::record::{Draft, RecordCrc, Scanned, Verify, crc32, decode};
 use crate::transaction::replay::{Keep, Replay, Unfinished, Unmatched};
 use crate::transaction::set::SetMark;
 use crate::transaction::table::Key;
@@ -54,25 +54,15 @@ impl Log {
         let draft = Draft {
             topic,
             queue_id: HALF_QUEUE,
-            flag: 0,
             sys_flag,
-            born_timestamp: TimestampMs(1),
-            born_host: "127.0.0.1:1".parse().unwrap(),
-            store_host: "127.0.0.1:2".parse().unwrap(),
-            reconsume_times: 0,
             prepared_transaction_offset: PhysicalOffset(physical_offset),
             body,
-            body_crc: None,
             properties: text,
+            ..Draft::plain()
         };
         let at = PhysicalOffset(self.end);
-        let position = Position {
-            physical_offset: at,
-            queue_offset: QueueOffset(queue_offset),
-            store_timestamp: TimestampMs(self.stored_ms),
-        };
-        let mut bytes = Vec::new();
-        self.end += u64::from(encode(&draft, position, false, &mut bytes).unwrap());
+        let bytes = draft.record_at(at.0, queue_offset, self.stored_ms);
+        self.end += to_u64(bytes.len());
         let Ok(Scanned::Record(view)) = decode(&bytes, at, Verify { body_crc: true, record_crc: RecordCrc::Ignore })
         else {
             panic!("no record")

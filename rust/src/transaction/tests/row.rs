@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::base::names::HALF_TOPIC;
-use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs};
+use crate::base::units::{PhysicalOffset, QueueId};
 use crate::record::properties::REAL_QUEUE_ID;
-use crate::record::{Draft, Position, RecordCrc, Scanned, Verify, decode, encode};
+use crate::record::{Draft, RecordCrc, Scanned, Verify, decode};
 use crate::transaction::row::{HalfRecord, HalfRecords, TransactionRow};
 
 /// Reads a half record that was stored at `stored_ms`. A broker's copy has the number of its checks.
@@ -17,27 +17,8 @@ fn half_record(stored_ms: i64, queue_id: u32, checks: Option<u16>) -> HalfRecord
     if let Some(checks) = checks {
         properties::push(&mut text, TRANSACTION_CHECK_TIMES, &checks.to_string());
     }
-    let draft = Draft {
-        topic: HALF_TOPIC,
-        queue_id: HALF_QUEUE,
-        flag: 0,
-        sys_flag: 0,
-        born_timestamp: TimestampMs(1),
-        born_host: "127.0.0.1:1".parse().unwrap(),
-        store_host: "127.0.0.1:2".parse().unwrap(),
-        reconsume_times: 0,
-        prepared_transaction_offset: PhysicalOffset(0),
-        body: b"paid",
-        body_crc: None,
-        properties: &text,
-    };
-    let position = Position {
-        physical_offset: PhysicalOffset(0),
-        queue_offset: QueueOffset(0),
-        store_timestamp: TimestampMs(stored_ms),
-    };
-    let mut bytes = Vec::new();
-    encode(&draft, position, false, &mut bytes).unwrap();
+    let draft = Draft { topic: HALF_TOPIC, queue_id: HALF_QUEUE, properties: &text, ..Draft::plain() };
+    let bytes = draft.record_at(0, 0, stored_ms);
     let verify = Verify { body_crc: true, record_crc: RecordCrc::Ignore };
     let Ok(Scanned::Record(view)) = decode(&bytes, PhysicalOffset(0), verify) else { panic!("no record") };
     HalfRecord::of(&view)

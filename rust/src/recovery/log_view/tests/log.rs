@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::base::clock::ManualClock;
 use crate::base::options::StoreOptions;
-use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64};
+use crate::base::units::{PhysicalOffset, QueueId, TimestampMs, to_u64};
 use crate::record::message::{Envelope, Parts};
-use crate::record::{Draft, Position, blank, encode};
+use crate::record::{Draft, blank};
 use crate::recovery::log_view::Log;
 use crate::recovery::log_view::writer::{LOCK, WRITER_BYTE};
 use crate::storage::memory::Memory;
@@ -67,32 +67,6 @@ fn what_was_read_is_valid_until_another_writer_has_opened_the_store() {
     assert!(!log.is_still());
 }
 
-/// Returns a broker's record without properties.
-fn record(physical_offset: u64, queue_offset: u64) -> Vec<u8> {
-    let draft = Draft {
-        topic: "orders",
-        queue_id: QueueId(0),
-        flag: 0,
-        sys_flag: 0,
-        born_timestamp: TimestampMs(1),
-        born_host: "127.0.0.1:1".parse().unwrap(),
-        store_host: "127.0.0.1:2".parse().unwrap(),
-        reconsume_times: 0,
-        prepared_transaction_offset: PhysicalOffset(0),
-        body: b"paid",
-        body_crc: None,
-        properties: b"",
-    };
-    let position = Position {
-        physical_offset: PhysicalOffset(physical_offset),
-        queue_offset: QueueOffset(queue_offset),
-        store_timestamp: TimestampMs(1),
-    };
-    let mut bytes = Vec::new();
-    encode(&draft, position, false, &mut bytes).unwrap();
-    bytes
-}
-
 /// Writes a broker's log of four files, with records in the first ones and zeros in the others. The last one with
 /// records is half full. Returns where the records begin.
 fn brokers_log(memory: &Memory, files_with_records: u64) -> Vec<u64> {
@@ -101,12 +75,13 @@ fn brokers_log(memory: &Memory, files_with_records: u64) -> Vec<u64> {
         .map(|file| memory.open(&format!("commitlog/{:020}", file * FILE), OpenMode::Create).unwrap())
         .inspect(|file| file.set_len(FILE).unwrap())
         .collect();
-    let (mut offsets, size) = (Vec::new(), to_u64(record(0, 0).len()));
+    let (mut offsets, size) = (Vec::new(), to_u64(Draft::plain().record_at(0, 0, 1).len()));
     for (base, file) in (0..files_with_records).map(|number| number * FILE).zip(&files) {
         let is_last = base + FILE == files_with_records * FILE;
         let count = if is_last { FILE / 2 / size } else { (FILE - 8) / size };
         for at in (0..count).map(|number| number * size) {
-            file.write_at(&record(base + at, to_u64(offsets.len())), at).unwrap();
+            let record = Draft::plain().record_at(base + at, to_u64(offsets.len()), 1);
+            file.write_at(&record, at).unwrap();
             offsets.push(base + at);
         }
         if !is_last {

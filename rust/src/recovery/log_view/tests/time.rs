@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::base::units::{PhysicalOffset, QueueId, QueueOffset, TimestampMs, to_u64};
+use crate::base::units::{PhysicalOffset, TimestampMs, to_u64};
 use crate::index::consume_queue::Entry;
-use crate::record::{Draft, Position, encode};
+use crate::record::Draft;
 use crate::recovery::log_view::Log;
 use crate::storage::memory::Memory;
 use crate::storage::{OpenMode, Storage};
@@ -38,26 +38,13 @@ fn log_of(seed: u64, mut step: impl FnMut(u64, &mut dyn FnMut(u64) -> u64) -> i6
             let body = vec![b'x'; usize::try_from(below(120)).unwrap()];
             ms += step(at, &mut below);
             let draft = Draft {
-                topic: "orders",
-                queue_id: QueueId(0),
-                flag: 0,
-                sys_flag: 0,
                 born_timestamp: TimestampMs(ms),
                 born_host: HOST.parse().unwrap(),
                 store_host: HOST.parse().unwrap(),
-                reconsume_times: 0,
-                prepared_transaction_offset: PhysicalOffset(0),
                 body: &body,
-                body_crc: None,
-                properties: b"",
+                ..Draft::plain()
             };
-            let position = Position {
-                physical_offset: PhysicalOffset(at),
-                queue_offset: QueueOffset(to_u64(records.len())),
-                store_timestamp: TimestampMs(ms),
-            };
-            let mut bytes = Vec::new();
-            encode(&draft, position, false, &mut bytes).unwrap();
+            let bytes = draft.record_at(at, to_u64(records.len()), ms);
             let end = at + to_u64(bytes.len());
             if end + 8 > (file + 1) * FILE {
                 let rest = u32::try_from((file + 1) * FILE - at).unwrap();
