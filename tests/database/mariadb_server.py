@@ -20,8 +20,6 @@ from tests.database.server import ORDERS, Server, folder_of_server, running, wai
 
 __all__ = ["MariaDB", "connected", "running_mariadb"]
 
-_ALL = "SELECT table_name FROM information_schema.tables WHERE table_schema = database()"
-
 
 def connected(url: str) -> Any:
     """A connection of PyMySQL to a `mysql+…://` URL of a running server, with `execute`."""
@@ -57,12 +55,12 @@ class MariaDB(Server):
             connection.execute(ORDERS)
 
     def give_back(self, url: str) -> None:
+        name = str(make_url(url).database)
         with closing(connected(url)) as connection:
             connection.execute("SET lock_wait_timeout = 20")
-            for (table,) in connection.execute(_ALL).fetchall():
-                connection.execute(f"DROP TABLE {table}")
-            connection.execute(ORDERS)
-        self.free.append(str(make_url(url).database))
+            connection.execute(f"DROP DATABASE {name}")
+        self.create(name)
+        self.free.append(name)
 
 
 @contextmanager

@@ -39,6 +39,9 @@ T = TypeVar("T")
 ORDERS = "CREATE TABLE orders (number BIGINT PRIMARY KEY, transaction_id VARCHAR(255))"
 """The user's own table, in every database of the tests."""
 
+_SCHEMAS = r"SELECT nspname FROM pg_namespace WHERE nspname NOT LIKE 'pg\_%' AND nspname <> 'information_schema'"
+"""All tables, views, types and functions that are not PostgreSQL's own are in these schemas."""
+
 
 @dataclass
 class Server(abc.ABC):
@@ -58,7 +61,7 @@ class Server(abc.ABC):
 
     @abc.abstractmethod
     def give_back(self, url: str) -> None:
-        """Cleans a database, for another test."""
+        """Cleans a database, for another test: what `create` does not make is removed."""
 
     def new(self) -> str:
         """The name of a database with the user's table alone."""
@@ -127,8 +130,11 @@ class Postgres(Server):
 
     def give_back(self, url: str) -> None:
         with psycopg.connect(url) as connection:
-            connection.execute("DELETE FROM orders")
-            connection.execute("DROP TABLE IF EXISTS txstore_transactions, txstore_inbox, txstore_outbox, txstore_sent")
+            connection.execute("SET lock_timeout = '20s'")
+            for (schema,) in connection.execute(_SCHEMAS).fetchall():
+                connection.execute(f'DROP SCHEMA "{schema}" CASCADE')
+            connection.execute("CREATE SCHEMA public")
+            connection.execute(ORDERS)
         self.free.append(url.split("/")[3].split("?")[0])
 
 

@@ -267,8 +267,6 @@ def test_random_transactions_leave_order_and_message_consistent(kind: Kind, tmp_
         broker.producer("django", database=Database(kind.address))
         wait_until_sent(kind)
         assert bodies(broker) == Counter(kind.orders())
-    with django_kind.connection_of(kind.alias) as connection:
-        django_kind.execute(connection, "DROP TABLE accounts")
 
 
 CHILD = """
@@ -323,5 +321,3 @@ def test_kills_leave_order_and_message_consistent(kind: Kind, tmp_path: Path) ->
         wait_until_sent(kind)
         assert bodies(broker) == Counter(kind.orders())
     assert kind.orders()
-    with django_kind.connection_of(kind.alias) as connection:
-        django_kind.execute(connection, "DROP TABLE accounts")

@@ -83,8 +83,6 @@ def shop(postgres: Postgres) -> Iterator[str]:
     """The URL of a database without tables of txstore."""
     url = postgres.url(postgres.new())
     yield url
-    with psycopg.connect(url) as connection:
-        connection.execute("DROP TABLE IF EXISTS payments, bookings")
     postgres.give_back(url)
 
 
@@ -183,8 +181,6 @@ def test_plain_psycopg_publishes_what_is_committed(shop: str, tmp_path: Path) ->
     told = example("psycopg_orders", shop, tmp_path, "--orders", 60)
     paid, refused = map(int, re.findall(r"\d+", told))
     assert (paid + refused, refused > 0, paid > 10) == (60, True, True)
-    with psycopg.connect(shop) as connection:
-        connection.execute("DROP TABLE customers")
     found = published(tmp_path / "orders.store")
     orders = sorted(json.loads(body)["order"] for body in found["orders"])
     assert orders == sorted(values(shop, "SELECT order_id FROM payments"))

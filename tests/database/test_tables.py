@@ -22,9 +22,8 @@ import pytest
 import txstore
 import txstore.aio
 from tests.database.conftest import SMALL, Kind
-from tests.database.mariadb_server import MariaDB
 from tests.database.outbox_worker import connected as session_to
-from tests.database.server import Postgres
+from tests.database.server import Server
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, Message
 from txstore.database import Database, TableError
@@ -166,24 +165,16 @@ with engine.begin() as connection:
 """
 
 
-@pytest.fixture(params=["sqlite", "postgresql", pytest.param("mariadb", marks=pytest.mark.matrix)])
+@pytest.fixture(params=["sqlite", "postgres", pytest.param("mariadb", marks=pytest.mark.matrix)])
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The path or URL of a database without tables of txstore."""
     if request.param == "sqlite":
         yield str(tmp_path / "shop.db")
         return
-    if request.param == "mariadb":
-        mariadb: MariaDB = request.getfixturevalue("mariadb")
-        url = mariadb.url(mariadb.new())
-        yield url
-        mariadb.give_back(url)
-        return
-    postgres: Postgres = request.getfixturevalue("postgres")
-    url = postgres.url(postgres.new())
+    server: Server = request.getfixturevalue(request.param)
+    url = server.url(server.new())
     yield url
-    with psycopg.connect(url) as connection:
-        connection.execute("DROP TABLE IF EXISTS alembic_version")
-    postgres.give_back(url)
+    server.give_back(url)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("alembic") is None, reason="requirements-dev.lock is not installed")
