@@ -28,7 +28,7 @@ from pathlib import Path
 
 from tests.frames import Wire
 from tests.hostile import CROWDS, FLOODS, TOPIC, Target
-from tests.memory import Watch
+from tests.process import Watch
 from tests.remoting_requests import PULL, SEND_V2, pulling, sending
 
 Key = tuple[str, str]

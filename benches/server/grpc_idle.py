@@ -27,8 +27,8 @@ from rocketmq.grpc_protocol import definition_pb2 as kinds
 from rocketmq.grpc_protocol import service_pb2 as calls
 from rocketmq.grpc_protocol import service_pb2_grpc
 
-from tests.memory import Watch, anonymous_bytes
 from tests.ports import free_port
+from tests.process import Watch, anonymous_bytes
 
 TOPIC = "orders"
 GROUPS = 10

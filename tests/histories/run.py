@@ -27,8 +27,8 @@ from tests.histories.clients import NEW, SETTINGS, TOPIC
 from tests.histories.lost_tail import LostTail
 from tests.histories.proxy import FaultyProxy
 from tests.hostile import FLOODS
-from tests.memory import Watch
 from tests.peer.rocketmq import Peer
+from tests.process import Watch
 
 _ROOT = Path(__file__).resolve().parents[2]
 QUEUES = 16

@@ -17,6 +17,7 @@ import pytest
 
 import txstore
 from tests.copies import killed_copy
+from tests.process import open_files_in
 from tests.unit.conftest import OpenStore
 from tests.unit.test_administration import Unknown
 from tests.waiting import eventually
@@ -39,22 +40,17 @@ from txstore import (
 )
 
 
-def _open_files() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
-def test_closed_store_keeps_no_file_of_its_queues_open(open_store: OpenStore) -> None:
+def test_closed_store_keeps_no_file_of_its_queues_open(open_store: OpenStore, tmp_path: Path) -> None:
     """Objects that refer to it may live long, and a process may open only so many files."""
-    before = _open_files()
     broker = open_store()
     for number in range(20):
         broker.create_topic(f"t{number}", 1)
         broker.append(Message(f"t{number}", b"x", keys=["k"]), 0)
     broker.flush()
     assert [message.body for message in broker.store.query("t1", "k")] == [b"x"]
-    assert _open_files() > before + 2
+    assert len(open_files_in(tmp_path)) > 2
     broker.close()
-    assert _open_files() <= before + 2
+    assert open_files_in(tmp_path) == [f"{broker.path}", f"{broker.path}/txstore/published"]
 
 
 def test_message_is_found_by_its_ids_and_keys(broker: EmbeddedBroker) -> None:

@@ -13,6 +13,7 @@ import pytest
 import txstore
 from tests.copies import killed_copy
 from tests.golden.unpack import NAMES, Unpacked
+from tests.process import threads_named
 from tests.spark.stores import fill
 from tests.waiting import eventually
 from txstore import _native
@@ -88,13 +89,7 @@ def test_stream_that_is_left_ends_its_threads(orders: Path, rows: int) -> None:
     seen = [batch for batch, _ in zip(reader, range(rows), strict=False)]
     assert len(seen) <= rows
     reader.close()
-    eventually(lambda: not threads_of_scans())  # The kernel lists a thread that has ended for a moment.
-
-
-def threads_of_scans() -> list[str]:
-    """The names of this process's threads that read scans."""
-    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
-    return [name for name in names if name == "txstore-scan"]
+    eventually(lambda: not threads_named("txstore-scan"))  # The kernel lists a thread that has ended for a moment.
 
 
 def test_damage_is_an_error_after_the_rows_before_it(orders: Path, tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""Memory and open files of another process.
+"""What a process has: memory, open files and threads.
 
-In:  a process's id.
-Out: its anonymous bytes, now, at most and over time while it is watched, and the most files and sockets that it had
-     open. Maps of files do not count as memory, because the system may take them back.
+In:  another process's id; or a folder, or the name of threads, of this process.
+Out: the other's anonymous bytes, now, at most and over time while it is watched, and the most files and sockets that it
+     had open. Maps of files do not count as memory, because the system may take them back. Of this process, only what
+     was asked for: what earlier tests left, and when it goes, must not be seen.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
-__all__ = ["Watch", "anonymous_bytes", "open_files"]
+__all__ = ["Watch", "anonymous_bytes", "open_files", "open_files_in", "threads_named"]
+
+T = TypeVar("T")
 
 _EVERY_SECONDS = 0.05
 
@@ -33,6 +36,27 @@ def open_files(pid: int) -> int:
         return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
         return 0
+
+
+def open_files_in(folder: Path) -> list[str]:
+    """Returns the paths of the files below a folder that this process has open."""
+    links = [_or_none(file.readlink) for file in Path("/proc/self/fd").iterdir()]
+    return sorted(str(link) for link in links if link is not None and link.is_relative_to(folder))
+
+
+def threads_named(name: str) -> set[int]:
+    """Returns the ids of this process's threads with a name of at most 15 bytes."""
+    tasks = list(Path("/proc/self/task").iterdir())
+    names = [_or_none((task / "comm").read_text) for task in tasks]
+    return {int(task.name) for task, found in zip(tasks, names, strict=True) if found and found.strip() == name}
+
+
+def _or_none(read: Callable[[], T]) -> T | None:
+    """Nothing for a file that was closed, or a thread that has ended, since its folder was listed."""
+    try:
+        return read()
+    except OSError:
+        return None
 
 
 class Watch:
