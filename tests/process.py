@@ -1,4 +1,4 @@
-"""What a process has: memory, open files and threads.
+"""What a process has: memory, open files and threads; and stopping one.
 
 In:  another process's id; or a folder, or the name of threads, of this process.
 Out: the other's anonymous bytes, now, at most and over time while it is watched, and the most files and sockets that it
@@ -8,13 +8,18 @@ Out: the other's anonymous bytes, now, at most and over time while it is watched
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-__all__ = ["Watch", "anonymous_bytes", "open_files", "open_files_in", "threads_named"]
+from tests.waiting import eventually
+
+__all__ = ["Watch", "anonymous_bytes", "open_files", "open_files_in", "paused", "stop", "threads_named"]
 
 T = TypeVar("T")
 
@@ -49,6 +54,31 @@ def threads_named(name: str) -> set[int]:
     tasks = list(Path("/proc/self/task").iterdir())
     names = [_or_none((task / "comm").read_text) for task in tasks]
     return {int(task.name) for task, found in zip(tasks, names, strict=True) if found and found.strip() == name}
+
+
+def stop(pid: int) -> None:
+    """Stops a process with SIGSTOP, and returns when none of its threads runs any more.
+
+    On busy cores its threads run on for some milliseconds after the signal, and could still answer a request.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: _states(pid) <= {"T", "Z"})
+
+
+@contextmanager
+def paused(pid: int) -> Iterator[None]:
+    """Stops a process until the end of the block."""
+    stop(pid)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _states(pid: int) -> set[str]:
+    """The letters that proc(5) has for the states of a process's threads: T is stopped by a signal, Z has ended."""
+    stats = [_or_none((task / "stat").read_text) for task in Path(f"/proc/{pid}/task").iterdir()]
+    return {stat.rpartition(")")[2].split()[0] for stat in stats if stat is not None}
 
 
 def _or_none(read: Callable[[], T]) -> T | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ import pytest
 import txstore
 from tests.database.conftest import SMALL
 from tests.ports import free_port
+from tests.process import paused
 
 __all__ = ["TXSTORE", "Served", "served", "store"]
 
@@ -51,15 +50,6 @@ class Served:
     def paused(self) -> Iterator[None]:
         with paused(self.pid):
             yield
-
-
-@contextmanager
-def paused(pid: int) -> Iterator[None]:
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ import txstore
 from tests.database.conftest import SMALL, Kind, new_kind
 from tests.database.outbox_worker import connected, execute, group_of, source_of, work
 from tests.database.served import TXSTORE, Served, served, store
+from tests.process import stop
 from tests.waiting import eventually
 from txstore import ConnectOptions, EmbeddedBroker, Message, RemoteBroker, Server, ServerConfig, errors
 from txstore.client import outbox_log
@@ -262,7 +263,7 @@ def test_owner_that_was_stopped_for_long_sends_nothing_twice(kind: Kind, served:
     worker.says("open")
     with served.paused():
         worker.says("committed")
-        os.kill(worker.pid, signal.SIGSTOP)
+        stop(worker.pid)
     try:
         with txstore.connect(served.address) as broker:
             producer = broker.producer("order-service", database=Database(source_of(kind.given)))
@@ -286,7 +287,7 @@ def test_message_of_a_group_does_not_wait_for_the_owner_of_an_earlier_row(
     try:
         with served.paused():
             worker.says("committed")
-            os.kill(worker.pid, signal.SIGSTOP)
+            stop(worker.pid)
         with txstore.connect(served.address) as broker:
             producer = broker.producer("order-service", database=Database(source_of(kind.given)))
             session = connected(kind.given)

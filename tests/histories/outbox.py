@@ -32,6 +32,7 @@ from tests.database.outbox_worker import group_of
 from tests.histories.checker import Anomaly
 from tests.histories.run import Report
 from tests.ports import free_port
+from tests.process import stop
 from txstore.database import Database
 
 __all__ = ["run_outbox_history", "wrong"]
@@ -213,7 +214,7 @@ class _Run:
     def stop_worker(self, index: int) -> None:
         """Stops a process, often for longer than until its rows are taken over."""
         stopped = self.workers[index]
-        os.kill(stopped.pid, signal.SIGSTOP)
+        stop(stopped.pid)
         self.statistics["processes stopped"] += 1
 
         def resume() -> None:

@@ -4,7 +4,6 @@ timer has messages, and one that is silent for longer than either side waits.
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections import Counter
@@ -21,6 +20,7 @@ from tests.certificates import Authority
 from tests.peer.followed import CAUGHT_UP_S, Copy, Master, at_rest, log_of
 from tests.peer.rocketmq import QUICK_MACHINE, Home, NoPeerError, Peer, Producer, message
 from tests.peer.rocketmq49 import RocketMQ49
+from tests.process import paused
 from tests.remoting_client.helpers import take
 from tests.waiting import eventually
 from txstore import LocalTransactionState, Message
@@ -166,11 +166,8 @@ def test_silence_of_either_side(rocketmq_home: Home, tmp_path: Path) -> None:
             (copy.pid, lambda: slaves_of(port) == set()),
             (process.pid, lambda: copy.status().following is False),
         ):
-            os.kill(pid, signal.SIGSTOP)
-            try:
+            with paused(pid):
                 eventually(is_over, CAUGHT_UP_S)
-            finally:
-                os.kill(pid, signal.SIGCONT)
             is_copied()
             assert slaves_of(port).isdisjoint(before)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import pytest
 import txstore
 from tests.pages import Browser
 from tests.ports import free_port
+from tests.process import paused
 from tests.unit.conftest import SMALL
 from tests.unit.test_cli_serve import serving
 from tests.unit.test_console_incidents import Scene
@@ -104,16 +104,13 @@ def test_replica_that_lags_is_marked_with_what_it_lacks(tmp_path: Path) -> None:
         with serving(tmp_path / "copy", "--replica-of", str(source.address), "--advertise", "127.0.0.1:1") as (copy, _):
             source.broker.producer("shop").send(Message("orders", b"x"))
             eventually(lambda: browser.get("/").levels.get("Replicas") == "ok")
-            os.kill(copy.pid, signal.SIGSTOP)
-            try:
+            with paused(copy.pid):
                 source.broker.producer("shop").send_batch([Message("orders", b"x" * 1000)] * 100)
                 eventually(lambda: browser.get("/").levels["Replicas"] == "warning")
                 page = browser.get("/")
                 assert page.tile_links["Replicas"] == "/#replicas"
                 (row,) = [row for row in page.rows if row[0] == "127.0.0.1:1"]
                 assert "KiB" in row[1]
-            finally:
-                os.kill(copy.pid, signal.SIGCONT)
 
 
 def test_source_that_was_replaced_says_so(tmp_path: Path) -> None:

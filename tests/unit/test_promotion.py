@@ -6,7 +6,6 @@ Each node is a process of its own, which is killed or paused as a machine is.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ import pytest
 import txstore
 from tests.frames import Wire
 from tests.ports import free_port
+from tests.process import paused
 from tests.remoting_requests import SEND_V2, sending
 from tests.unit.test_administration import Unknown
 from tests.unit.test_cli_serve import serving
@@ -53,9 +53,10 @@ class Node:
         self._process, _ = self._running.enter_context(serving(self.path, "--listen", self.address, *more, *options))
         return self
 
-    def signal(self, number: signal.Signals) -> None:
+    @property
+    def pid(self) -> int:
         assert self._process is not None
-        os.kill(self._process.pid, number)
+        return self._process.pid
 
     def kill(self) -> None:
         assert self._process is not None
@@ -280,12 +281,9 @@ def test_paused_source_is_fenced_when_it_continues(nodes: tuple[Node, Node]) -> 
     source, copy = nodes
     send(source.address, b"1")
     eventually(lambda: copy.ends_with(source))
-    source.signal(signal.SIGSTOP)
-    try:
+    with paused(source.pid):
         assert promote(copy, "--lose-messages") == 0
         send(copy.address, b"2")
-    finally:
-        source.signal(signal.SIGCONT)
     eventually(lambda: source.is_a("fenced"))
     takes_nothing(source)
     assert read(copy.address, 2) == [b"1", b"2"]

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 import txstore
+from tests.process import stop
 from tests.waiting import eventually
 from txstore import Message, TransactionListener, TransactionState
 from txstore._native import RequestCode
@@ -378,7 +379,7 @@ def test_a_stopped_writer_is_waited_for_and_never_replaced(store: Path, start: C
     with txstore.open(store, shared=True) as broker:
         producer = broker.producer("group")
         producer.send(Message("orders", b"first"))
-        writer.kill(signal.SIGSTOP)
+        stop(writer.pid)
         sent: list[Any] = []
         sending = threading.Thread(target=lambda: sent.append(producer.send(Message("orders", b"second"))))
         sending.start()
@@ -414,7 +415,7 @@ def test_a_question_about_topics_is_asked_again_when_the_writer_ends(
     writer = start()
     with txstore.open(store, shared=True) as broker:
         broker.producer("group").send(Message("orders", b"first"))
-        writer.kill(signal.SIGSTOP)
+        stop(writer.pid)
         found: list[Any] = []
         asking = threading.Thread(target=lambda: found.append(broker.write_queues("payments")))
         connection = broker._client.connections.live(broker.address)

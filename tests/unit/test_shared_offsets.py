@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import txstore
+from tests.process import stop
 from tests.unit.test_shared import Process, start, store
 from tests.waiting import eventually
 from txstore import Message, errors
@@ -95,7 +96,7 @@ def stopped(store: Path, start: Callable[..., Process], writer: Process) -> Proc
         send(broker, 10)
         assert reader.run(_CONSUME) == "10"
         eventually(lambda: acknowledged(broker) == 10)
-    reader.kill(signal.SIGSTOP)
+    stop(reader.pid)
     writer.kill()
     return reader
 
