@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
@@ -22,6 +23,8 @@ from tests.unit.conftest import SMALL, Run, facts
 from tests.waiting import eventually
 from txstore import Message
 from txstore.broker.topics import GroupSettings
+from txstore.cli import consume
+from txstore.cli.records import print_message
 
 
 @pytest.fixture
@@ -197,6 +200,26 @@ def test_group_consumes_and_is_reset(run: Run, store: Path) -> None:
     assert rows(run, "consume", store, "orders", "--group", "billing", "--from", "last") == []
     even = rows(run, "consume", store, "orders", "--group", "even", "--tags", "even")
     assert sorted(row["body"] for row in even) == ["0", "2", "4", "6", "8"]
+
+
+@pytest.mark.parametrize(("presses", "printed"), [(1, 10), (2, 0)])
+def test_ctrl_c_waits_until_what_is_printed_is_acknowledged(
+    run: Run, store: Path, monkeypatch: pytest.MonkeyPatch, presses: int, printed: int
+) -> None:
+    """A second one does not wait: the output may be blocked."""
+
+    def pressed(*arguments: Any, **options: Any) -> None:
+        monkeypatch.undo()
+        for _ in range(presses):
+            os.kill(os.getpid(), signal.SIGINT)
+        print_message(*arguments, **options)
+
+    with txstore.open(store) as broker:
+        broker.producer("shop").send_batch([Message("orders", b"x")] * 10)
+    monkeypatch.setattr(consume, "print_message", pressed)
+    code, out, err = run("consume", store, "orders", "--group", "shipping", "--follow")
+    assert (code, err, len(out.splitlines())) == (130, "txstore: interrupted\n", printed)
+    assert len(rows(run, "consume", store, "orders", "--group", "shipping")) == 10 - printed
 
 
 def test_topic_and_group_are_deleted(run: Run, store: Path) -> None:

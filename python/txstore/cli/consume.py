@@ -2,15 +2,18 @@
 
 In:     a group and a topic.
 Out:    a line for each message.
-Always: a message is acknowledged after it was printed, so an interrupted command loses none. Delayed messages that are
-        due are delivered while it runs.
+Always: a message is acknowledged after it was printed, so an interrupted command loses none. Ctrl-C waits for that, so
+        the next command repeats none. Delayed messages that are due are delivered while it runs.
 Not here: reading without a group (`tail`).
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, cast
 
 import typer
@@ -64,11 +67,34 @@ def _print_all(broker: Operated, consumer: Consumer, limit: int | None, *, follo
         messages = consumer.poll(wanted, timeout=_WAIT_SECONDS if follow else patience)
         if not messages and not follow:
             break
-        for message in messages:
-            print_message(cast("StoredMessage", message), as_json=as_json)
-        sys.stdout.flush()
-        consumer.acknowledge()
+        with _interrupted_at_end():
+            for message in messages:
+                print_message(cast("StoredMessage", message), as_json=as_json)
+            sys.stdout.flush()
+            consumer.acknowledge()
         left = None if left is None else left - len(messages)
         if time.monotonic() - written_at > _OFFSETS_EVERY_SECONDS:
             broker.write_offsets()
             written_at = time.monotonic()
+
+
+@contextmanager
+def _interrupted_at_end() -> Iterator[None]:
+    """Inside, Ctrl-C takes effect at the end of the block. A second one does at once: the output may be blocked."""
+    interrupt = signal.getsignal(signal.SIGINT)
+    if not callable(interrupt):  # Ignored, as in a script's background.
+        yield
+        return
+    arrived: list[int] = []
+
+    def remember(number: int, _: object) -> None:
+        arrived.append(number)
+        signal.signal(signal.SIGINT, interrupt)
+
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
+    if arrived:
+        raise KeyboardInterrupt
