@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import txstore
+from tests.process import anonymous_bytes
 from txstore import Message
 
 DAY = 86_400
@@ -120,8 +121,7 @@ def served(path: Path, console: str) -> Iterator[tuple[subprocess.Popen[str], st
 
 def memory(process: subprocess.Popen[str]) -> int:
     """The process's own memory in MiB, without the pages of files."""
-    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) >> 10
+    return anonymous_bytes(process.pid) >> 20
 
 
 def load(console: str, path: str) -> float:

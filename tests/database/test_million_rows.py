@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ import pytest
 import txstore
 from tests.database.conftest import new_kind
 from tests.ports import free_port
+from tests.process import anonymous_bytes
 from txstore import RemoteBroker
 from txstore.database import Database
 
@@ -76,12 +76,6 @@ def tell(process: subprocess.Popen[str]) -> None:
     print(file=process.stdin, flush=True)
 
 
-def private_bytes(pid: int) -> int:
-    """The memory of a process without mapped files."""
-    found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return 0 if found is None else int(found[1]) * 1024
-
-
 def count(broker: RemoteBroker) -> int:
     return sum(end for _, _, _, end in broker.queues("orders"))
 
@@ -101,14 +95,14 @@ def test_memory_is_bounded_and_the_rate_does_not_fall(
                 says(service, "open")
             tell(service)
             says(service, "full")
-            service_bytes = private_bytes(service.pid)
+            service_bytes = anonymous_bytes(service.pid)
         with served(tmp_path / "store", address), txstore.connect(address) as broker:
             broker.create_topic("orders", 4)
             times, memory = [(time.monotonic(), 0)], [0]
             with running(*_ENTRY, "forward", kind.address, "--to", address, "--once") as forwarder:
                 while forwarder.poll() is None:
                     times.append((time.monotonic(), count(broker)))
-                    memory.append(private_bytes(forwarder.pid))
+                    memory.append(anonymous_bytes(forwarder.pid))
                     time.sleep(0.1)
                 assert forwarder.returncode == 0
             rates = rates_of_tenths(times)
