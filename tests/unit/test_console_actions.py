@@ -16,6 +16,7 @@ from tests.unit.conftest import OpenStore, Scripted, bodies
 from tests.unit.test_console import ACCOUNTS
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, LocalTransactionState, Message, RemoteBroker, Server, ServerConfig
+from txstore.broker.operations import Operations
 from txstore.transaction_state import TransactionState
 
 ANY = ServerConfig("127.0.0.1:0", name_server=None, console="127.0.0.1:0", console_actions=True)
@@ -96,6 +97,19 @@ def test_ask_now_asks_long_before_the_check_is_due(served: Server, browser: Brow
         eventually(lambda: served.broker.transaction(name).state is TransactionState.COMMITTED)
     assert listener.checked == [name]
     assert "was asked: COMMIT" in browser.get(f"/transaction?id={name}").text
+
+
+def test_who_registers_after_nobody_could_be_asked_is_not_asked(served: Server, scripted: type[Scripted]) -> None:
+    """A producer that registers at once is there before the thread that checks looks."""
+    operations = Operations(served.broker)
+    for _ in range(20):
+        first, second = begin(served.broker, scripted), begin(served.broker, scripted)
+        assert not operations.ask(first)
+        listener = scripted(check=LocalTransactionState.COMMIT)
+        with served.broker.transaction_producer("payments", listener):
+            assert operations.ask(second)
+            eventually(lambda name=second: served.broker.transaction(name).state is TransactionState.COMMITTED)
+        assert listener.checked == [second]
 
 
 def test_end_that_comes_too_late_says_how_it_ended(

@@ -263,7 +263,8 @@ class Operations(Lists):
     def ask(self, transaction_id: str) -> bool:
         """Has a pending transaction checked soon, although it is not due. Returns whether its group has a producer.
 
-        The check counts as any other. Raises TransactionNotFoundError, AlreadyEndedError, ReadOnlyError.
+        Without one, nothing is done. The check counts as any other.
+        Raises TransactionNotFoundError, AlreadyEndedError, ReadOnlyError.
         """
         broker = self._broker
         if broker.read_only:
@@ -271,8 +272,10 @@ class Operations(Lists):
         row = broker.store.transaction(transaction_id)
         if row.state is not TransactionState.PENDING:
             raise AlreadyEndedError(f"transaction {transaction_id} is {row.state}", outcome=row.state.value)
-        broker._check_soon(row.halves[-1][0])
-        return bool(broker._producers.of_group(row.producer_group or ""))
+        has_producer = bool(broker._producers.of_group(row.producer_group or ""))
+        if has_producer:  # Otherwise one that registers meanwhile would be asked, although the answer says nobody is.
+            broker._check_soon(row.halves[-1][0])
+        return has_producer
 
     def outbox_facts(self) -> list[OutboxFacts]:
         """Returns the databases for which this process forwards messages."""
