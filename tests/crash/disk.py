@@ -27,6 +27,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.waiting import eventually
+
 _MAJOR, _MINOR = 7, 31
 _MAX_PAGES_FLAG = 1 << 22
 _WRITE_BYTES_MAX = 1 << 20
@@ -65,6 +67,23 @@ def sh(*command: object) -> str:
     return done.stdout.strip()
 
 
+def let_go(device: str, file: Path) -> None:
+    """Waits until a loop device no longer has the file, which was unmounted or detached.
+
+    A program with a mount namespace of its own, as some tests start, has a copy of each mount that it found, and keeps
+    the file system alive until it ends. Mounted meanwhile, the file would show what it held before.
+    """
+    backing_file = Path("/sys/block", Path(device).name, "loop", "backing_file")
+
+    def is_free() -> bool:
+        try:
+            return backing_file.read_text().strip() != str(file)
+        except FileNotFoundError:
+            return True
+
+    eventually(is_free)
+
+
 class Disk:
     """The device. Within the context it is there, as `device`; its record stays afterwards."""
 
@@ -93,6 +112,7 @@ class Disk:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         sh("losetup", "--detach", self.device)
+        let_go(self.device, self._file)
         sh("umount", self._file)
         self._server.join()
         os.close(self._fuse)

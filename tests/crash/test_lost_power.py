@@ -9,8 +9,11 @@ type gives. `TXSTORE_POWER_LOSSES` sets the number of images on each file system
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import shutil
+import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from tests.crash.disk import Disk, sh, why_not
+from tests.crash.disk import Disk, let_go, sh, why_not
 from tests.crash.promises import Told, check
 from tests.crash.size import chance, count, steps
 from tests.crash.workload import BUSY, SIZES
@@ -48,15 +51,18 @@ def mounted(kind: str, device: str | Path, directory: Path) -> Iterator[None]:
     """A file system. An image gets a device of its own."""
     if kind == "btrfs":
         sh("btrfs", "device", "scan", "--forget")  # Else an earlier state of the same file system is refused.
-    options = [] if str(device).startswith("/dev/") else ["-o", "loop"]
-    sh("mount", "-t", kind, *options, device, directory)
+    image = device if isinstance(device, Path) else None
+    sh("mount", "-t", kind, *(["-o", "loop"] if image else []), device, directory)
     try:
         yield
     except BaseException:
         sh("umount", "--lazy", directory)  # The error keeps the store open.
         raise
     gc.collect()  # A closed store keeps its maps until it is collected.
+    own = image and sh("losetup", "--noheadings", "--output", "NAME", "--associated", image)
     sh("umount", directory)
+    if image and own:
+        let_go(own, image)
 
 
 def durable(words: Words, flush_disk_type: str) -> Words:
@@ -148,3 +154,33 @@ def test_lost_power_takes_nothing_that_was_durable(
         told += len(lost.lives[-1])
     assert told > 0, "the power always failed before anything was said"
     print(f"{kind}, {flush_disk_type}: {told:,} reports before the power failed")
+
+
+@pytest.mark.parametrize("device", ["image", "disk"])
+def test_image_shows_its_own_content_while_others_have_mounts(device: str, memory: Path, tmp_path: Path) -> None:
+    """As a test does that starts a container meanwhile."""
+    directory, image = tmp_path / "image", memory / "image"
+    directory.mkdir()
+    with image.open("wb") as made:
+        made.truncate(IMAGE_BYTES["ext4"])
+    sh("mkfs.ext4", "-q", image)
+    with contextlib.ExitStack() as used:
+        disk = used.enter_context(Disk(image)) if device == "disk" else None
+        with mounted("ext4", disk.device if disk else image, directory):
+            (directory / "first").touch()
+            command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", "echo here; read line; exit 0"]
+            other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            assert other.stdout is not None
+            assert other.stdout.readline() == "here\n"
+            threading.Timer(1, other.communicate).start()
+    if disk is None:
+        sh("cp", "--sparse=always", image, memory / "copy")
+    else:
+        disk.image_at(len(disk), memory / "copy", Random(0))
+    with mounted("ext4", memory / "copy", directory):
+        assert (directory / "first").exists()
+        (directory / "second").touch()
+    sh("cp", "--sparse=always", memory / "copy", image)
+    with mounted("ext4", image, directory):
+        assert (directory / "second").exists()
+    assert other.wait() == 0
