@@ -29,6 +29,7 @@ UNIT_TESTS = {
     "EqualCrcIsAnother": "store::tests::identities::bodies_of_one_crc_are_not_two_transactions_that_a_crash_makes_one",
     "GapsAreCommitted": "store::tests::lost_halves::t3_a_half_that_a_repair_replaced_is_not_answered_as_committed",
     "FilesNeverOpenedAgain": "store::tests::readers::d1_a_reader_follows_many_writers_wherever_in_a_file_they_end",
+    "GapsAtOnce": "storage::segment::tests::no_file_is_missing_in_a_list_made_while_a_writer_adds_and_removes_files",
     "PageSoughtOnce": "store::tests::readers::"
     "d1_a_reader_that_was_there_before_anything_was_published_follows_the_first_writer",
     "DamageIsNotYet": "store::tests::readers::l8_a_reader_names_a_published_record_that_cannot_be_read",

@@ -148,6 +148,8 @@ pub(crate) enum Mutant {
     GapsAreCommitted,
     /// A reader keeps the log files that it has open, whatever writers come and go.
     FilesNeverOpenedAgain,
+    /// A file that a listing has missed while the writer added it is missing.
+    GapsAtOnce,
     /// A reader looks for the writer's page only when it opens.
     PageSoughtOnce,
     /// A reader that finds no record below the published end waits for one.

@@ -2,6 +2,8 @@
 
 mod file;
 mod queue;
+#[cfg(test)]
+mod tests;
 
 pub use file::{Segment, make_file, make_file_unsynced};
 pub use queue::SegmentQueue;

@@ -61,7 +61,25 @@ impl SegmentQueue {
     }
 
     /// Returns the files of a segment list with their bases, in order. Ignores other names.
+    ///
+    /// A writer may add files while they are listed: the listing may then have a file, and have missed the one before
+    /// it, or have found that one before its length was set. A gap is one only if the next listing has it, too.
     pub fn files(storage: &dyn Storage, directory: &str) -> Result<Vec<(u64, DirEntry)>> {
+        let mut known = None;
+        loop {
+            let files = Self::listed(storage, directory)?;
+            let gap = files.iter().zip(files.iter().skip(1)).find_map(|((base, file), (next, _))| {
+                let end = base.saturating_add(file.len);
+                (end != *next).then_some((end, *next))
+            });
+            if gap.is_none() || gap == known || mutated(Mutant::GapsAtOnce) {
+                return Ok(files);
+            }
+            known = gap;
+        }
+    }
+
+    fn listed(storage: &dyn Storage, directory: &str) -> Result<Vec<(u64, DirEntry)>> {
         let entries = storage.list(directory)?.unwrap_or_default();
         let numbered = |entry: DirEntry| {
             let is_base = entry.name.len() == 20 && entry.name.bytes().all(|byte| byte.is_ascii_digit());
