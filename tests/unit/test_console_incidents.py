@@ -100,16 +100,16 @@ def test_listener_that_raises(scene: Callable[..., Scene]) -> None:
         def check_local_transaction(self, message: Any) -> LocalTransactionState:
             raise RuntimeError("the payments table is locked")
 
-    here.begin(here.producer(Broken()))
-    page = here.follow(here.marked("Pending transactions", "bad"))
-    assert "the payments table is locked" in page.text
+    name = here.begin(here.producer(Broken()))
+    assert here.marked("Pending transactions", "bad").rows[0][0] == name
+    eventually(lambda: "the payments table is locked" in here.browser.get(page_of(name)).text)
 
 
 def test_listener_that_never_knows(scene: Callable[..., Scene], scripted: type[Scripted]) -> None:
     here = scene(transaction_check_max=1_000)
-    here.begin(here.producer(scripted()))
-    page = here.follow(here.marked("Pending transactions", "bad"))
-    assert "was asked: UNKNOWN" in page.text
+    name = here.begin(here.producer(scripted()))
+    assert here.marked("Pending transactions", "bad").rows[0][0] == name
+    eventually(lambda: "was asked: UNKNOWN" in here.browser.get(page_of(name)).text)
 
 
 def test_local_transaction_that_does_not_end(scene: Callable[..., Scene]) -> None:

@@ -18,8 +18,7 @@ def test_delayed_message_is_delivered_at_its_time(open_store: Any) -> None:
     with broker.consumer("c", "t") as consumer:
         began = time.time()
         broker.producer("p").send(Message("t", b"later", tags="x", keys=["k"], delay_level=1))
-        assert consumer.poll(timeout=0.5) == []
-        (message,) = consumer.poll(timeout=10)
+        (message,) = consumer.poll(timeout=30)
     waited = time.time() - began
     assert waited >= 0.99, f"it came {1 - waited:.3f} s too soon"
     assert (message.body, message.tags, message.keys) == (b"later", "x", ("k",))

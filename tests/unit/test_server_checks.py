@@ -122,7 +122,7 @@ def test_all_of_a_group_are_asked_in_turn(server: Server) -> None:
 
 def test_checks_keep_no_silent_connection_open(broker: EmbeddedBroker) -> None:
     """Only what a client sends shows that it is alive, not what the server sends to it."""
-    config = ServerConfig("127.0.0.1:0", name_server=None, idle_timeout=0.5)
+    config = ServerConfig("127.0.0.1:0", name_server=None, idle_timeout=2)
     with Server(broker, config) as server, connect(server) as silent:
         silent.call(SEND_V2, half(), b"tx")
         silent.pushed(CHECK)
