@@ -10,7 +10,6 @@ Not here: the pages (`txstore.console`).
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -34,6 +33,7 @@ from txstore.inspection.opening import demand, reading_broker, writing_broker
 from txstore.server.config import ServerConfig
 from txstore.server.console import check_console_packages, start_console
 from txstore.server.secrets import Account, TlsFiles, accounts_version, read_accounts
+from txstore.signals import STOP, handled
 
 __all__ = ["app"]
 
@@ -70,10 +70,8 @@ def console(
     known = Accounts(accounts)
     log_to_stderr("text")
     stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
     options = ServerConfig(console_actions=actions, tls_cert=tls_cert, tls_key=tls_key)
-    with ExitStack() as opened:
+    with handled(dict.fromkeys(STOP, stopped.set)), ExitStack() as opened:
         call = _with_outboxes(_calls(path, opened), outboxes)
         shown = start_console(listen, options, call, known)
         opened.callback(shown.close)

@@ -7,7 +7,6 @@ Always: a row is taken over as any other process would do it (`txstore.database.
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from contextlib import ExitStack, closing
@@ -23,6 +22,7 @@ from txstore.database import Database
 from txstore.database.outbox import Forwarder
 from txstore.server.http import HttpServer
 from txstore.server.outbox_metrics import outbox_exporter
+from txstore.signals import STOP, handled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,10 +63,8 @@ def forward(
     Takes over those that the program that wrote them does not send: because it has ended, or is stopped.
     """
     log_to_stderr(log)
-    with errors_logged(log, app), ExitStack() as opened:
-        stopped = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stopped.set())
+    stopped = threading.Event()
+    with errors_logged(log, app), handled(dict.fromkeys(STOP, stopped.set)), ExitStack() as opened:
         source = Database(database, keep_sent=keep_sent)
         broker = opened.enter_context(joined(to))
         forwarder = _forwarder(broker, source, at_once=once)

@@ -27,6 +27,7 @@ from txstore.cli.arguments import StorePath, noun
 from txstore.cli.logs import errors_logged, log_to_stderr, usage_errors_logged
 from txstore.cli.serve_config import CONFIG_VARIABLE, VARIABLES, Configuration, read_configuration
 from txstore.cli.telemetry import export_spans
+from txstore.signals import STOP, handled
 
 __all__ = ["app"]
 
@@ -222,12 +223,13 @@ class FreedMemory:
 def _serve(path: str, chosen: Configuration, freed_memory: FreedMemory) -> None:
     stopped = threading.Event()
     reload_asked = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
-    signal.signal(signal.SIGHUP, lambda *_: reload_asked.set())
+    handlers = dict.fromkeys(STOP, stopped.set) | {signal.SIGHUP: reload_asked.set}
     if chosen.server.otel:
         export_spans("txstore")
-    with txstore.serve(path, config=chosen.server, **chosen.store) as server:  # type: ignore[arg-type]
+    with (
+        handled(handlers),
+        txstore.serve(path, config=chosen.server, **chosen.store) as server,  # type: ignore[arg-type]
+    ):
         addresses = {
             "broker": server.address,
             "name server": server.name_server,

@@ -210,8 +210,9 @@ class Published(TransactionTestCase):  # type: ignore[misc]
         assert self.client.get("/admin/txstore/waitingmessage/add/").status_code == 403
         with connection.cursor() as cursor:
             cursor.execute("UPDATE txstore_outbox SET destination = destination - 1")
-        out = io.StringIO()
+        out, handler = io.StringIO(), signal.getsignal(signal.SIGINT)
         call_command("txstore_forward", "--once", stdout=out)
+        assert signal.getsignal(signal.SIGINT) == handler
         assert "forwards messages of Database(Django's database 'default')" in out.getvalue()
         eventually(lambda: bodies(self.topic()) == [b"waits"])
         # The row is deleted after the message is durable.

@@ -5,7 +5,6 @@ Out:    messages in the log, and a line for each step.
 Always: rows of a process that may be alive are taken over when they have waited for long; with `--once`, at once.
 """
 
-import signal
 import threading
 from argparse import ArgumentParser
 from typing import Any
@@ -14,6 +13,7 @@ from django.core.management.base import BaseCommand
 
 from txstore.database.outbox import Forwarder
 from txstore.django.sending import broker, database
+from txstore.signals import STOP, handled
 
 __all__ = ["Command"]
 
@@ -34,9 +34,10 @@ class Command(BaseCommand):  # type: ignore[misc]
     def handle(self, *_: Any, **options: Any) -> None:
         """Forwards until a signal, or until nothing waits."""
         stopped = threading.Event()
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: stopped.set())
+        with handled(dict.fromkeys(STOP, stopped.set)):
+            self._forward(stopped, **options)
+
+    def _forward(self, stopped: threading.Event, **options: Any) -> None:
         source, once = database(options["database"]), options["once"]
         source.identity()  # Raises TableError.
 
