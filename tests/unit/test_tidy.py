@@ -46,8 +46,8 @@ RUST_FOLDERS = {
 RUST_ORDER = [(folder, module) for folder, modules in RUST_FOLDERS.items() for module in modules]
 PYTHON_MODULES = (
     "transaction_state errors coroutines forks signals serialization config message selector listener interface "
-    "_native arrow lazy consumer producer transactions broker remoting client metrics otel console server shared aio testing "
-    "database django faststream report spark inspection backup cli"
+    "_native arrow lazy consumer producer transactions broker remoting client metrics otel console server shared aio "
+    "testing database django faststream report spark inspection backup cli"
 ).split()
 # Message, StoredMessage and Sql are the border's own classes, shown to users by the module that bears their name.
 PYTHON_EXCEPTIONS = {("message", "_native"), ("selector", "_native")}
