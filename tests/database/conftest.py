@@ -26,6 +26,8 @@ from tests.database.server import ORDERS, Postgres, postgres_or_skip
 from txstore import EmbeddedBroker
 from txstore.database import Database, OutboxProducer
 
+SQLITE_SECONDS = 60.0
+"""How long a session waits for SQLite's lock. By itself it is 5 s, in which a thread may always be passed over."""
 SMALL: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 20,
     "max_message_size": 1 << 16,
@@ -71,7 +73,9 @@ class Kind:
                 asynchronous = "asyncmy" in name or "aiomysql" in name
             else:
                 url = address.replace("postgresql://", f"postgresql+{driver}://")
-            self.engine = self.source = create_async_engine(url) if asynchronous else create_engine(url)
+            waits: dict[str, Any] = {"timeout": SQLITE_SECONDS} if "sqlite" in url else {}
+            create: Any = create_async_engine if asynchronous else create_engine
+            self.engine = self.source = create(url, connect_args=waits)
         if self.is_django:
             from txstore.database.django import Alias
 
@@ -91,13 +95,13 @@ class Kind:
     async def session(self) -> AsyncIterator[Any]:
         """A user's session, made the usual way; what it did not commit is lost."""
         if self.name == "sqlite3":
-            connection = sqlite3.connect(self.address)
+            connection = sqlite3.connect(self.address, timeout=SQLITE_SECONDS)
             try:
                 yield connection
             finally:
                 connection.close()
         elif self.name == "aiosqlite":
-            async with aiosqlite.connect(self.address) as own_thread:
+            async with aiosqlite.connect(self.address, timeout=SQLITE_SECONDS) as own_thread:
                 yield own_thread
         elif self.name == "asyncpg":
             other = await asyncpg.connect(self.address)
@@ -165,7 +169,9 @@ class Kind:
         """A connection of the database's blocking driver."""
         if self.address.startswith("postgresql"):
             return psycopg.connect(self.address)
-        return to_mariadb(self.address) if self.address.startswith("mysql") else sqlite3.connect(self.address)
+        if self.address.startswith("mysql"):
+            return to_mariadb(self.address)
+        return sqlite3.connect(self.address, timeout=SQLITE_SECONDS)
 
     def orders(self) -> list[int]:
         return [row[0] for row in self.rows("SELECT number FROM orders ORDER BY number")]
