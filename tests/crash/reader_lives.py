@@ -141,6 +141,16 @@ READERS: dict[str, type[EngineReader | QueueReader | TableReader]] = {
 }  # fmt: skip
 
 
+def look(reader: Reader, wanted_log: int) -> tuple[int, int]:
+    """Reads what is new. A kill between the parts of a write leaves the blank record that fills a file, and nothing
+    after it: the log ends there, and no row of a table does.
+    """
+    log, queue = reader.look()
+    if isinstance(reader, TableReader) and wanted_log % FILE_BYTES == 0:
+        log += -log % FILE_BYTES
+    return log, queue
+
+
 def read(voice: Voice, arguments: dict[str, Any]) -> None:
     """Reads until there are no more orders. Each order is an end of the log and one of the queue to reach."""
     reader = READERS[arguments["kind"]](arguments["path"])
@@ -149,10 +159,10 @@ def read(voice: Voice, arguments: dict[str, Any]) -> None:
         for order in orders:
             wanted_log, wanted_queue = (int(word) for word in order.split())
             began = time.monotonic()
-            log, queue = reader.look()
+            log, queue = look(reader, wanted_log)
             while (log < wanted_log or queue < wanted_queue) and time.monotonic() < began + REACH_SECONDS:
                 reader.wait(log)
-                log, queue = reader.look()
+                log, queue = look(reader, wanted_log)
             voice.say("at", log, queue, time.monotonic() - began)
     voice.say("saw", reader.number)
     reader.close()
