@@ -15,7 +15,7 @@ TYPED := python spark tests examples benches fuzz website
 unexport PYTHONDONTWRITEBYTECODE
 SPARK_TRANSACTIONS ?= 200000
 
-.PHONY: help demo spark-demo test peer matrix lint torture docs bench bench-check bench-peers fuzz loom miri memcheck coverage build wheels elsewhere lock clean cargo-fuzz cargo-llvm-cov
+.PHONY: help demo spark-demo test peer matrix lint luck torture docs bench bench-check bench-peers fuzz loom miri memcheck coverage build wheels elsewhere lock clean cargo-fuzz cargo-llvm-cov
 
 # $(call step,NAME,COMMAND): says what runs, and what failed.
 define step
@@ -56,6 +56,10 @@ matrix: $(NATIVE) $(VENV)/.stamp-docs $(VENV)/.stamp-matrix ## all databases, th
 	$(call step,databases and browser,$(BIN)/python -m pytest --tier matrix)
 	$(call step,wheel,rm -rf target/wheels && $(BIN)/maturin build --release --locked --quiet --out target/wheels)
 	$(call step,versions,$(BIN)/python -m tests.versions target/wheels/*.whl $(PYTHONS:%=--python %) $(SPARKS:%=--spark %))
+
+# LUCK is the seed.
+luck: $(NATIVE) ## the tests of `make test` in random order, while random threads starve: finds those that depend on luck (needs root)
+	$(call step,pytest,$(BIN)/python -m tests.luck $(or $(LUCK),1))
 
 lint: $(NATIVE) ## formats, lints and types, in Rust and in Python
 	$(call step,rustfmt,cargo fmt --check)
