@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from txstore.cli.arguments import AsJson, Filter, StoreTarget, Tags, TopicName, 
 from txstore.cli.records import print_message
 from txstore.cli.send import must_be_topic
 from txstore.cli.target import Operated, writing
+from txstore.signals import handled
 
 __all__ = ["app"]
 
@@ -82,19 +84,14 @@ def _print_all(broker: Operated, consumer: Consumer, limit: int | None, *, follo
 def _interrupted_at_end() -> Iterator[None]:
     """Inside, Ctrl-C takes effect at the end of the block. A second one does at once: the output may be blocked."""
     interrupt = signal.getsignal(signal.SIGINT)
-    if not callable(interrupt):  # Ignored, as in a script's background.
-        yield
-        return
-    arrived: list[int] = []
+    arrived = threading.Event()
 
-    def remember(number: int, _: object) -> None:
-        arrived.append(number)
+    def remember() -> None:
+        arrived.set()
         signal.signal(signal.SIGINT, interrupt)
 
-    signal.signal(signal.SIGINT, remember)
-    try:
+    # Where Ctrl-C is ignored, as in a script's background, it stays ignored.
+    with handled({signal.SIGINT: remember} if callable(interrupt) else {}):
         yield
-    finally:
-        signal.signal(signal.SIGINT, interrupt)
-    if arrived:
+    if arrived.is_set():
         raise KeyboardInterrupt
