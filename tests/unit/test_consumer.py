@@ -142,7 +142,7 @@ def test_poll_waits_for_its_timeout(broker: EmbeddedBroker) -> None:
     with broker.consumer("c", "t") as consumer:
         before = time.monotonic()
         assert consumer.poll(1, 0.05) == []
-        assert time.monotonic() - before > 0.04
+        assert 0.04 < time.monotonic() - before < 30
 
 
 def test_D2_offsets_survive_a_restart_and_never_pass_the_end(open_store: Any) -> None:
