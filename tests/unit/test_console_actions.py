@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,10 @@ def begin(broker: EmbeddedBroker, scripted: type[Scripted], key: str = "c-17", b
     """Begins a transaction that stays pending. Its producer is gone afterwards."""
     with broker.transaction_producer("payments", scripted()) as producer:
         return str(producer.send_in_transaction(Message("orders", body, keys=[key])).transaction_id)
+
+
+def committed(broker: EmbeddedBroker, name: str) -> bool:
+    return broker.transaction(name).state is TransactionState.COMMITTED
 
 
 def press(browser: Browser, page: Shown, button: str) -> Shown:
@@ -94,7 +99,7 @@ def test_ask_now_asks_long_before_the_check_is_due(served: Server, browser: Brow
     with served.broker.transaction_producer("payments", listener):
         page = press(browser, page, "Ask now")
         assert "a producer is asked" in page.text
-        eventually(lambda: served.broker.transaction(name).state is TransactionState.COMMITTED)
+        eventually(partial(committed, served.broker, name))
     assert listener.checked == [name]
     assert "was asked: COMMIT" in browser.get(f"/transaction?id={name}").text
 
@@ -108,7 +113,7 @@ def test_who_registers_after_nobody_could_be_asked_is_not_asked(served: Server, 
         listener = scripted(check=LocalTransactionState.COMMIT)
         with served.broker.transaction_producer("payments", listener):
             assert operations.ask(second)
-            eventually(lambda name=second: served.broker.transaction(name).state is TransactionState.COMMITTED)
+            eventually(partial(committed, served.broker, second))
         assert listener.checked == [second]
 
 
