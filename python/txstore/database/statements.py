@@ -112,6 +112,11 @@ DDL_BY_DIALECT = {"postgresql": DDL, "sqlite": DDL_SQLITE, "mariadb": DDL_MARIAD
 UPDATE_BY_DIALECT = {"postgresql": UPDATE, "sqlite": UPDATE, "mariadb": _UPDATE_MARIADB}
 
 
+def _json_table(ids: str) -> str:
+    """Returns MariaDB's table of a JSON list."""
+    return f"JSON_TABLE({ids}, '$[*]' COLUMNS (id BIGINT PATH '$')) AS finished"
+
+
 class Statement:
     """One statement with named parameters, in the drivers' parameter styles. `mariadb` is the text for MariaDB, if it
     cannot be derived, `sqlite` that for SQLite, if another one takes less time."""
@@ -328,6 +333,13 @@ NEXT_ROWS = Statement(
 )
 UNPARK = Statement(f"UPDATE {_OUTBOX} SET parked = NULL WHERE id = CAST(:id AS BIGINT) AND parked IS NOT NULL")
 DROP_PARKED = Statement(f"DELETE FROM {_OUTBOX} WHERE id = CAST(:id AS BIGINT) AND parked IS NOT NULL")
+LOCK_FREE = Statement(
+    f"SELECT id FROM {_OUTBOX} WHERE id IN (SELECT CAST(value AS BIGINT) "
+    "FROM json_array_elements_text(CAST(:ids AS JSON)) AS finished(value)) FOR UPDATE SKIP LOCKED",
+    f"SELECT sent.id FROM {_json_table(':ids')} STRAIGHT_JOIN {_OUTBOX} AS sent FORCE INDEX (PRIMARY) "
+    "ON sent.id = finished.id FOR UPDATE SKIP LOCKED",
+)
+"""Locks those of some rows, a JSON list of their ids, that no other transaction has locked. Not for SQLite."""
 NOT_DURABLE = Statement("SET LOCAL synchronous_commit = off")
 """PostgreSQL: a deletion need not be durable, because a row that returns is found in the log."""
 
@@ -413,7 +425,7 @@ def _among(column: str, ids: Iterable[int]) -> str:
 
 
 def _finished(ids: Iterable[int]) -> str:
-    return f"JSON_TABLE('[{_listed(ids)}]', '$[*]' COLUMNS (id BIGINT PATH '$')) AS finished"
+    return _json_table(f"'[{_listed(ids)}]'")
 
 
 def _listed(ids: Iterable[int]) -> str:

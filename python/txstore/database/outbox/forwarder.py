@@ -40,6 +40,7 @@ from txstore.database.outbox.unattended import Unattended
 from txstore.database.session import Handle, is_asynchronous, named, open_handle
 from txstore.database.statements import (
     FORGET_LOG,
+    LOCK_FREE,
     NEXT_ROW,
     NOT_DURABLE,
     REMEMBER_LOG,
@@ -393,7 +394,8 @@ class Forwarder:
         now = time.monotonic()
         self._next_search = now + max(_SEARCH_SECONDS, (now - began) / _SEARCHING_SHARE)
         with self._lock:
-            # On SQLite, a transaction of the service deletes finished rows. It may last long, or roll back.
+            # On SQLite, a transaction of the service deletes finished rows. It may last long, or roll back. On others,
+            # a transaction may have locked them.
             self._forget(gone)
             left = [row_id for row_id, since in self._deleting.items() if now - since > _RECENT_SECONDS]
             for row_id in left:
@@ -516,9 +518,9 @@ class Forwarder:
         has_written, steps = False, _DELETE_STEPS if self._is_sqlite else 1
         while finished := [ids for _ in range(steps) if (ids := self._finished(_ROWS))]:
             has_written = True
-            await self._delete(handle, *finished)
+            deleted = await self._delete(handle, *finished)
             with self._lock:
-                self._forget(itertools.chain(*finished))
+                self._forget(deleted)  # A search finds the others.
         return has_written
 
     def _forget(self, ids: Iterable[int]) -> None:
@@ -528,17 +530,29 @@ class Forwarder:
         for row_id in gone:
             self._deleting.pop(row_id, None)
 
-    async def _delete(self, handle: Handle, *steps: Sequence[int]) -> None:
-        """Deletes rows in one transaction, with a statement for each step."""
+    async def _delete(self, handle: Handle, *steps: Sequence[int]) -> set[int]:
+        """Deletes rows in one transaction, with a statement for each step; returns which. It waits for no other
+        transaction: the process that has locked a row may be stopped."""
+        deleted: set[int] = set()
         await handle.begin()
         dialect = await handle.dialect()
         if dialect == "postgresql":
             await handle.execute(NOT_DURABLE.named)
         for ids in steps:
-            for statement in finish(ids, dialect, self.database.keep_sent_ms):
+            free = await self._lock_free(handle, ids)
+            for statement in finish(free, dialect, self.database.keep_sent_ms) if free else ():
                 await handle.execute(statement)
+            deleted |= free
         await handle.commit()
         await self._expire(handle, dialect)
+        return deleted
+
+    async def _lock_free(self, handle: Handle, ids: Iterable[int]) -> set[int]:
+        """Locks rows, except those that another transaction has locked or deleted. On SQLite, all are free: the whole
+        database is locked, or nothing."""
+        if self._is_sqlite:
+            return set(ids)
+        return {row_id for (row_id,) in await handle.fetch(LOCK_FREE, ids=f"[{','.join(map(str, ids))}]")}
 
     async def _expire(self, handle: Handle, dialect: str) -> None:
         """Removes rows that were kept for long enough. On SQLite, each deletion of finished rows does."""
@@ -595,15 +609,17 @@ class Forwarder:
             ids = range(min(due), max(due) + 1)
         first, taken = ids[0], 0
         while first in ids and (found := await self._read(handle, first, ids)):
-            rows = [one for one in found if due is None or one.id in due]
+            # A locked row is being deleted, so its message is in the log; its owner may have been stopped meanwhile.
+            free = await self._lock_free(handle, [one.id for one in found if due is None or one.id in due])
+            await handle.rollback()
+            rows = [one for one in found if one.id in free]
             fates = await self._appending.append(handle, rows, once=True)
             with outside_database():
                 self._log.make_durable()
             done = [row_id for row_id, fate in fates.items() if fate is Fate.IN_LOG]
             if done:
-                await self._delete(handle, done)
+                taken += len(await self._delete(handle, done))
             self._unattended.taken(ids_of(ids[0]).start, done)
-            taken += len(done)
             first = found[-1].id + 1
             if self._appending.away is not None or self._closed:
                 break
