@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 TIERS = ("test", "peer", "matrix", "torture")
 # Fixtures that start a Java machine live as long as their worker: their tests run on one of the workers.
@@ -47,10 +47,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A script that starts the tests in the background makes them ignore Ctrl-C, and all programs that they start.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if asked_tiers(config) == ("test",) and "TXSTORE_EXAMPLES" not in os.environ:
-        # The same random examples in each run, so that a failure is the change's. Longer forms look for new ones.
-        settings.register_profile("same", derandomize=True)
-        settings.load_profile("same")
+    # The same random examples in each run, so that a failure is the change's. Longer forms look for new ones.
+    is_same = asked_tiers(config) == ("test",) and "TXSTORE_EXAMPLES" not in os.environ
+    # How long an example takes depends on what else the machine does.
+    settings.register_profile(
+        "txstore", derandomize=is_same, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("txstore")
 
 
 def asked_tiers(config: pytest.Config) -> tuple[str, ...]:
