@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import itertools
 import json
 import os
 import shutil
@@ -315,6 +316,31 @@ def test_file_that_is_replaced_while_it_is_copied_leaves_no_folder_open(
             taking._copy_files(tmp_path, tmp_path / "copy")
         gc.collect()
     assert [str(warning.message) for warning in found] == []
+
+
+def test_file_that_is_replaced_again_and_again_is_copied_whole(tmp_path: Path) -> None:
+    """By its name, one file could tell its length, and another one be copied."""
+    texts = [json.dumps({"group": {"orders": number}}) for number in (9, 10**30)]
+    config, ends = tmp_path / "config", threading.Event()
+    config.mkdir()
+    (config / "offsets.json").write_text(texts[0])
+
+    def replace() -> None:
+        for number in itertools.count():
+            if ends.is_set():
+                return
+            (tmp_path / "next").write_text(texts[number % 2])
+            (tmp_path / "next").replace(config / "offsets.json")
+
+    writer = threading.Thread(target=replace)
+    writer.start()
+    try:
+        for number in range(3000):
+            taking._copy_files(config, tmp_path / f"copy-{number}")
+            assert (tmp_path / f"copy-{number}" / "offsets.json").read_text() in texts
+    finally:
+        ends.set()
+        writer.join()
 
 
 def test_manifest_that_was_changed_is_reported_and_its_files_are_not_used(

@@ -30,18 +30,22 @@ _MODE = 0o600
 def copy_file(
     source: Path,
     target: Path,
-    length: int,
+    length: int | None = None,
     *,
     may_share: bool = False,
     report: Callable[[int], object] = lambda _: None,
 ) -> None:
-    """Copies the first `length` bytes of a file. The copy is as long as the file; the rest are zeros.
+    """Copies the first `length` bytes of a file, by default all. The copy is as long as the file; the rest are zeros.
+
+    By default its length is that of the open file: where a writer replaces the file, the path may lead to another soon.
 
     `may_share`: on a file system that can, both files share the blocks, which takes no space. `report` is called with
     the number of bytes done. Raises the system's errors, also if the file is shorter.
     """
     with source.open("rb", buffering=0) as origin, open(target, "xb", buffering=0, opener=_private) as copy:
-        os.truncate(copy.fileno(), os.fstat(origin.fileno()).st_size)
+        size = os.fstat(origin.fileno()).st_size
+        length = size if length is None else length
+        os.truncate(copy.fileno(), size)
         for start, stop in _data(origin.fileno(), length):
             at = start
             while at < stop:

@@ -261,7 +261,7 @@ class _Copy:
         for name in self._source.silent_queue_files():
             origin, target = self._store / name, self._folder / name
             target.parent.mkdir(parents=True, mode=0o700)
-            copy_file(origin, target, origin.stat().st_size)
+            copy_file(origin, target)
 
 
 def _log_file(base: int) -> str:
@@ -276,4 +276,4 @@ def _copy_files(origin: Path, target: Path) -> None:
         kept = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
     for name in kept:
         if not name.endswith(".tmp"):
-            copy_file(origin / name, target / name, (origin / name).stat().st_size)
+            copy_file(origin / name, target / name)
