@@ -13,9 +13,9 @@ use crate::base::mutant::{Mutant, mutated};
 use crate::base::units::{QueueId, to_u64, to_usize};
 use crate::index::key_index::IndexMark;
 use crate::index::timed::{Timed, Waiting};
-use crate::storage::config_file::replace_file;
+use crate::storage::Storage;
+use crate::storage::config_file::{open_present, replace_file};
 use crate::storage::sealed::{HEADER, Reader, Seal, Writer};
-use crate::storage::{OpenMode, Storage};
 use crate::transaction::op_progress::OpProgress;
 use crate::transaction::outcome::DecidedHalves;
 use crate::transaction::pending::Pending;
@@ -148,11 +148,13 @@ impl Snapshot {
 }
 
 fn read_file<T>(storage: &dyn Storage, take: impl FnOnce(&[u8]) -> Option<T>) -> Result<Option<T>> {
-    let Some(length) = storage.len(PATH)?.filter(|length| *length > to_u64(HEADER)) else { return Ok(None) };
-    let file = storage.open(PATH, OpenMode::Read)?;
+    let Some(file) = open_present(storage, PATH)? else { return Ok(None) };
+    let length = file.len()?;
+    if length <= to_u64(HEADER) {
+        return Ok(None);
+    }
     // The file is mapped because with a million pending transactions it is large, and it is read only once.
-    let map = file.map_read()?;
-    Ok(map.bytes(0..length.min(map.len())).and_then(|bytes| take(&bytes)))
+    Ok(file.map_read()?.bytes(0..length).and_then(|bytes| take(&bytes)))
 }
 
 fn write_table(out: &mut Writer, table: &Frozen, to_wall_ms: i64) {

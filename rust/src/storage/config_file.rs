@@ -1,4 +1,4 @@
-//! Reads and replaces the small JSON files below `config/`, and replaces any small file.
+//! Reads and replaces the small JSON files below `config/`, and reads and replaces any small file.
 //!
 //! In:     a broker's lenient JSON, or a value to write.
 //! Out:    a value and the damage that was found.
@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::base::error::{Error, Result};
 use crate::base::mutant::{Mutant, mutated};
-use crate::base::units::TimestampMs;
-use crate::storage::{OpenMode, Storage};
+use crate::base::units::{TimestampMs, to_u64, to_usize};
+use crate::storage::{File, OpenMode, Storage};
 
 pub use parse::{TEXT_BYTES_MAX, parse_lenient};
 pub use text::to_text;
@@ -56,6 +56,26 @@ pub fn replace(storage: &dyn Storage, name: &str, text: &str) -> Result<()> {
     replace_file(storage, &path, text.as_bytes(), backup)
 }
 
+/// Opens a file that its writer replaces, to read it; `None` if it is missing. Its length is that of the open file: the
+/// path may lead to another one soon.
+pub fn open_present(storage: &dyn Storage, path: &str) -> Result<Option<Box<dyn File>>> {
+    if storage.len(path)?.is_none() {
+        return Ok(None);
+    }
+    match storage.open(path, OpenMode::Read) {
+        Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
+/// Reads a file that its writer replaces, at most `most` bytes of it; `None` if it is missing.
+pub fn read_file(storage: &dyn Storage, path: &str, most: u64) -> Result<Option<Vec<u8>>> {
+    let Some(file) = open_present(storage, path)? else { return Ok(None) };
+    let mut bytes = vec![0; to_usize(file.len()?.min(most))];
+    file.read_at(&mut bytes, 0)?;
+    Ok(Some(bytes))
+}
+
 /// Replaces a file so that a crash leaves the old bytes or the new ones. Creates its directory if needed. With `backup`
 /// the old file becomes `PATH.bak`, and between two renames only that one exists.
 pub fn replace_file(storage: &dyn Storage, path: &str, bytes: &[u8], backup: bool) -> Result<()> {
@@ -87,13 +107,10 @@ pub fn bump_data_version(value: &mut Value, now: TimestampMs) {
 
 /// Returns the object in a file, or what is wrong with it; `None` if the file is missing.
 fn read_object(storage: &dyn Storage, path: &str) -> Result<Option<Result<Value, String>>> {
-    let Some(len) = storage.len(path)? else { return Ok(None) };
-    let bytes = match usize::try_from(len) {
-        Ok(bytes) if bytes <= TEXT_BYTES_MAX => bytes,
-        _ => return Ok(Some(Err(format!("{path}: {len} bytes are more than {TEXT_BYTES_MAX}")))),
-    };
-    let mut text = vec![0; bytes];
-    storage.open(path, OpenMode::Read)?.read_at(&mut text, 0)?;
+    let Some(text) = read_file(storage, path, to_u64(TEXT_BYTES_MAX) + 1)? else { return Ok(None) };
+    if text.len() > TEXT_BYTES_MAX {
+        return Ok(Some(Err(format!("{path}: it has more than {TEXT_BYTES_MAX} bytes"))));
+    }
     Ok(Some(parse_object(&text).map_err(|what| format!("{path}: {what}"))))
 }
 

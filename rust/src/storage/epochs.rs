@@ -12,9 +12,8 @@ use serde_json::{Map, Value, json};
 
 use super::settings::DIRECTORY;
 use crate::base::error::{Error, Result};
-use crate::base::units::to_usize;
-use crate::storage::config_file::replace_file;
-use crate::storage::{OpenMode, Storage};
+use crate::storage::Storage;
+use crate::storage::config_file::{read_file, replace_file};
 
 const PATH: &str = "txstore/epochs.json";
 /// A file with a thousand epochs is smaller.
@@ -98,9 +97,7 @@ impl Default for Epochs {
 impl Epochs {
     /// Reads the file; `None` if there is none. Fails with `StoreCorrupt` if it is damaged.
     pub fn load(storage: &dyn Storage) -> Result<Option<Self>> {
-        let Some(length) = storage.len(PATH)? else { return Ok(None) };
-        let mut bytes = vec![0; to_usize(length.min(SIZE_MAX))];
-        storage.open(PATH, OpenMode::Read)?.read_at(&mut bytes, 0)?;
+        let Some(bytes) = read_file(storage, PATH, SIZE_MAX)? else { return Ok(None) };
         let damaged = || Error::StoreCorrupt {
             file: PATH.into(),
             offset: 0,

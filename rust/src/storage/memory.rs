@@ -16,7 +16,7 @@ use std::collections::HashSet;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLockReadGuard};
 
 use super::path::names_something;
@@ -221,6 +221,17 @@ impl Memory {
     /// Calls `watch` with the path before each call that reads or changes something. It may use these files itself.
     pub fn watch(&self, watch: impl Fn(&Path) + Send + Sync + 'static) {
         self.shared.watcher.lock().0 = Some(Arc::new(watch));
+    }
+
+    /// Calls `hook` before each call, with the number of calls before it. The hook's own calls do not count.
+    pub fn before_each(&self, hook: impl Fn(u64) + Send + Sync + 'static) {
+        let (calls, is_inside) = (AtomicU64::new(0), AtomicBool::new(false));
+        self.watch(move |_| {
+            if !is_inside.swap(true, Ordering::SeqCst) {
+                hook(calls.fetch_add(1, Ordering::SeqCst));
+                is_inside.store(false, Ordering::SeqCst);
+            }
+        });
     }
 
     /// Calls `hook` once, before the next call on a path below the root that begins with `prefix`.

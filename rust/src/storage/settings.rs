@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use crate::base::error::Result;
 use crate::base::mutant::{Mutant, mutated};
-use crate::base::units::{QueueId, to_usize};
+use crate::base::units::QueueId;
 use crate::record::decode::{RecordCrc, Verify};
 use crate::record::{RecordView, TransactionType};
-use crate::storage::config_file::replace_file;
-use crate::storage::{OpenMode, Storage};
+use crate::storage::Storage;
+use crate::storage::config_file::{read_file, replace_file};
 
 /// The directory of txstore's own files in a store.
 pub const DIRECTORY: &str = "txstore";
@@ -101,10 +101,7 @@ impl std::fmt::Display for StoreId {
 impl Settings {
     /// Reads the file; `None` if it is missing or damaged.
     pub fn load(storage: &dyn Storage) -> Result<Option<Self>> {
-        let Some(length) = storage.len(PATH)?.filter(|length| *length <= SIZE_MAX) else { return Ok(None) };
-        let mut bytes = vec![0; to_usize(length)];
-        storage.open(PATH, OpenMode::Read)?.read_at(&mut bytes, 0)?;
-        Ok(Self::parse(&bytes))
+        Ok(read_file(storage, PATH, SIZE_MAX)?.and_then(|bytes| Self::parse(&bytes)))
     }
 
     /// Reads the file's bytes; `None` if they are damaged.

@@ -1,5 +1,8 @@
 //! A broker's config files are read and written as a broker does, and neither bad text nor a crash loses them.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use proptest::prelude::*;
 
 use super::*;
@@ -151,5 +154,33 @@ proptest! {
     #[test]
     fn no_text_panics(text in "[\\[\\]{}:,\"'\\\\ua0-9.eE+ \\n\\PC-]*") {
         let _ = parse_lenient(&text);
+    }
+}
+
+/// Its writer renames another one over it. A reader that asked the path for a length would read the other file with it.
+#[test]
+fn a_file_that_is_replaced_while_it_is_read_is_the_old_one_or_the_new_one() {
+    const SHORT: &str = r#"{"a":"short"}"#;
+    const LONG: &str = r#"{"a":"much longer than the other one"}"#;
+    for (old, new, backup) in [(SHORT, LONG, false), (LONG, SHORT, false), (SHORT, LONG, true), (LONG, SHORT, true)] {
+        for call in 0.. {
+            let memory = Memory::new();
+            replace_file(&memory, "config/x.json", old.as_bytes(), false).unwrap();
+            let (storage, has_replaced) = (memory.clone(), Arc::new(AtomicBool::new(false)));
+            let replaced = Arc::clone(&has_replaced);
+            memory.before_each(move |before| {
+                if before == call {
+                    replace_file(&storage, "config/x.json", new.as_bytes(), backup).unwrap();
+                    replaced.store(true, Ordering::SeqCst);
+                }
+            });
+            let Loaded { value, damaged } = load(&memory, "x.json").unwrap();
+            let value = value.unwrap().to_string();
+            assert!(damaged.is_empty() && (value == old || value == new), "{call}: {value}, {damaged:?}");
+            if !has_replaced.load(Ordering::SeqCst) {
+                assert!(call > 2, "there were only {call} calls");
+                break;
+            }
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Epochs read back unchanged, are accepted once, and tell how far two logs are the same.
 
 use super::*;
+use crate::storage::OpenMode;
 use crate::storage::memory::Memory;
 
 fn epoch(number: u64, start: u64) -> Epoch {

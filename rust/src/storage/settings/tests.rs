@@ -1,6 +1,8 @@
 //! Settings read back unchanged. A damaged file yields nothing, never a wrong value.
 
 use super::*;
+use crate::base::units::to_usize;
+use crate::storage::OpenMode;
 use crate::storage::memory::Memory;
 
 fn settings() -> Settings {

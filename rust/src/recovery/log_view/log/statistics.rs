@@ -23,12 +23,12 @@ use super::Log;
 use super::tally::Tally;
 use crate::base::error::{Error, Result};
 use crate::base::units::{PhysicalOffset, QueueId, to_u64, to_usize};
-use crate::storage::config_file::replace_file;
+use crate::storage::Storage;
+use crate::storage::config_file::{read_file, replace_file};
 use crate::storage::disk::{Disk, is_within};
 use crate::storage::sealed::{Reader, Seal, Writer};
 use crate::storage::segment::SegmentQueue;
 use crate::storage::settings::STATISTICS;
-use crate::storage::{OpenMode, Storage};
 
 const SEAL: Seal = Seal { magic: *b"txstat\r\n", version: 1 };
 /// Statistics of a hundred thousand queues are smaller.
@@ -101,11 +101,8 @@ impl StatisticsFiles {
 
     /// Reads the statistics of a log file; `None` if they are missing or damaged.
     fn read(&self, file: u64) -> Result<Option<(Fingerprint, Vec<Tally>)>> {
-        let path = self.path(file);
-        let Some(length) = self.storage.len(&path)?.filter(|length| *length <= SIZE_MAX) else { return Ok(None) };
-        let mut bytes = vec![0; to_usize(length)];
-        self.storage.open(&path, OpenMode::Read)?.read_at(&mut bytes, 0)?;
-        Ok(decode(&bytes).filter(|(found, _)| found.file == file))
+        let bytes = read_file(self.storage.as_ref(), &self.path(file), SIZE_MAX)?;
+        Ok(bytes.and_then(|bytes| decode(&bytes)).filter(|(found, _)| found.file == file))
     }
 
     fn write(&self, of: &Fingerprint, rows: &[&Tally]) -> Result<()> {
