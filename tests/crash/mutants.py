@@ -41,6 +41,8 @@ UNIT_TESTS = {
     "RemovedIsDamaged": "store::tests::retention::a_read_during_retention_finds_its_message_too_old",
     "OpenedUnderAWriter": "store::tests::brokers_end::"
     "a_reader_that_opens_while_a_writer_opens_reads_what_the_writer_shows",
+    "OpeningIsABroker": "backup::tests::a_look_at_any_moment_of_an_opening_finds_an_end_that_holds",
+    "NobodyStays": "recovery::log_view::tests::log::what_was_read_is_valid_until_another_writer_has_opened_the_store",
     "NoRoomForOps": "store::tests::ends::many_small_halves_are_ended_one_by_one_on_a_full_disk",
     "ResumedTwice": "store::tests::identities::two_resumes_that_race_deliver_once",
     "LargerThanJavaMaps": "base::options::tests::a_log_file_is_as_large_as_a_java_int_counts",
@@ -74,7 +76,7 @@ def names() -> list[str]:
 def build() -> tuple[str, str]:
     """The executables of the crash tests and of the unit tests, in a target directory of their own."""
     flags = f"{os.environ.get('RUSTFLAGS', '')} --cfg txstore_mutants".strip()
-    command = ["cargo", "test", "--locked", "--release", "--features", "testing", "--lib", "--test", "crash"]
+    command = ["cargo", "test", "--locked", "--release", "--features", "testing,arrow", "--lib", "--test", "crash"]
     built = subprocess.run(
         [*command, "--no-run", "--message-format", "json"],
         cwd=ROOT,

@@ -47,10 +47,9 @@ pub(super) struct Folded {
 
 impl Folded {
     /// Begins with the log's first record.
-    pub(super) fn of(log: &Log, half_missing: HalfMissing) -> Result<Self> {
+    pub(super) fn of(log: &mut Log, half_missing: HalfMissing) -> Result<Self> {
         // In this order, so that everything that a broker's progress has passed is before the end.
-        let half_progress = log.half_progress()?;
-        let end = log.visible_end(None)?;
+        let (half_progress, end) = log.steady(|log| Ok((log.half_progress()?, log.visible_end(None)?)))?;
         let replay = Replay::new(Keep::UntilTaken, log.first(), half_progress);
         Ok(Self {
             survey: Some(Survey::default()),
@@ -99,7 +98,7 @@ impl Folded {
             }
             true
         })?;
-        if !log.is_still() {
+        if !log.is_still()? {
             // The writer opened the store again. What was visible before is in the log as it was, if it is there.
             log.refresh()?;
             if log.visible_end(None)? < self.range.end {

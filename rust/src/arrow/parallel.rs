@@ -89,8 +89,7 @@ impl ParallelScan {
     pub fn open(path: &Path, options: &ScanOptions, counts: &Arc<Counts>, threads: Threads) -> Result<Self> {
         options.check()?;
         let Threads { count, piece_bytes } = threads.check()?;
-        let log = Log::open(path)?;
-        let rest = Scan::whole_range(&log, options, counts)?;
+        let rest = Scan::whole_range(&mut Log::open(path)?, options, counts)?;
         // Pieces are cut between records, and the times' range is found already.
         let options = Arc::new(ScanOptions { is_cut: true, start: None, end: None, ..options.clone() });
         let mut stream = Self {

@@ -27,7 +27,7 @@ use crate::log::commit_log::{Step, UNWRITTEN, too_old};
 use crate::record::compression::{BODY_MAX, decompress};
 use crate::record::layout::{HEAD_MAX, SYS_COMPRESSED};
 use crate::record::{DecodeError, RecordView};
-use crate::recovery::log_view::{Pace, Skips, StatisticsFiles, Tail, Tally, Window};
+use crate::recovery::log_view::{LOOKS_MAX, Pace, Skips, StatisticsFiles, Tail, Tally, Window};
 use crate::storage::ahead::ask_for;
 use crate::transaction::op::parse_op_body;
 
@@ -44,8 +44,6 @@ const CHUNK_ROWS: usize = 32;
 const HEADS_AHEAD: usize = 8;
 /// ... with this many last bytes of the record before it: its topic and properties, or what fits two cache lines.
 const TAIL_BYTES: usize = 128;
-/// How often a batch is read again because the writer changed more than the end.
-const TRIES_MAX: u32 = 8;
 
 /// Counters shared by the streams of one scan.
 #[derive(Debug, Default)]
@@ -108,13 +106,16 @@ impl Scan {
     }
 
     /// Creates a stream over a log.
-    pub fn over(log: Log, options: Arc<ScanOptions>, counts: Arc<Counts>) -> Result<Self> {
+    pub fn over(mut log: Log, options: Arc<ScanOptions>, counts: Arc<Counts>) -> Result<Self> {
         options.check()?;
         if let Some(path) = &options.statistics_path {
             StatisticsFiles::check(path, &log)?;
         }
-        let (start, end) = Self::range(&log, &options, &counts)?;
-        let skips = log.skips_of(&options, start..end)?;
+        let ((start, end), skips) = log.steady(|log| {
+            let (start, end) = Self::range(log, &options)?;
+            Ok(((start, end), log.skips_of(&options, start..end)?))
+        })?;
+        Self::count_lost(&log, &options, &counts);
         let batch = Batch::new(&options.columns);
         let takes_body = options.takes_body();
         let topics = TopicMemory::default();
@@ -140,13 +141,24 @@ impl Scan {
     }
 
     /// Returns the range that options choose, both at record boundaries. Without an end it is the visible end.
-    pub(super) fn whole_range(log: &Log, options: &ScanOptions, counts: &Counts) -> Result<Range<u64>> {
-        let (start, end) = Self::range(log, options, counts)?;
-        if options.is_cut && end != u64::MAX {
-            return Ok(start..end);
-        }
-        let visible = log.visible_end(None)?;
-        Ok(start..if end < visible { log.boundary(end, visible)? } else { visible }.max(start))
+    pub(super) fn whole_range(log: &mut Log, options: &ScanOptions, counts: &Counts) -> Result<Range<u64>> {
+        let range = log.steady(|log| {
+            let (start, end) = Self::range(log, options)?;
+            if options.is_cut && end != u64::MAX {
+                return Ok(start..end);
+            }
+            let visible = log.visible_end(None)?;
+            Ok(start..if end < visible { log.boundary(end, visible)? } else { visible }.max(start))
+        })?;
+        Self::count_lost(log, options, counts);
+        Ok(range)
+    }
+
+    /// Counts what retention has removed of the range that is asked for. Of many ranges, each counts its own loss.
+    fn count_lost(log: &Log, options: &ScanOptions, counts: &Counts) {
+        let first = log.first();
+        let lost = first.min(options.end.unwrap_or(first)).saturating_sub(options.start.unwrap_or(first));
+        counts.lost_bytes.fetch_add(lost, Ordering::Relaxed);
     }
 
     /// Continues with another range, which begins and ends between records.
@@ -164,16 +176,11 @@ impl Scan {
     }
 
     /// Returns where the range begins and ends, at record boundaries.
-    fn range(log: &Log, options: &ScanOptions, counts: &Counts) -> Result<(u64, u64)> {
+    fn range(log: &Log, options: &ScanOptions) -> Result<(u64, u64)> {
         let first = log.first();
         let asked = options.start.unwrap_or(first);
-        if asked < first {
-            if options.fail_on_data_loss {
-                return Err(too_old(asked, first));
-            }
-            // If a scan has many ranges, each counts only its own loss.
-            let lost = first.min(options.end.unwrap_or(first)).saturating_sub(asked);
-            counts.lost_bytes.fetch_add(lost, Ordering::Relaxed);
+        if asked < first && options.fail_on_data_loss {
+            return Err(too_old(asked, first));
         }
         let start = asked.max(first);
         let end = options.end.unwrap_or_else(|| log.published_end().unwrap_or(u64::MAX));
@@ -207,9 +214,9 @@ impl Scan {
             _ => {}
         }
         let begin = self.at;
-        for _ in 0..TRIES_MAX {
+        for _ in 0..LOOKS_MAX {
             let read = self.read();
-            if self.log.is_still() {
+            if self.log.is_still()? {
                 return read.and_then(|()| self.hand_out(begin));
             }
             // The writer reopened the store in the meantime, so bytes past the end that it found then are not valid.
@@ -229,7 +236,7 @@ impl Scan {
         }
         let folded = match &mut self.folded {
             Some(folded) => folded,
-            None => self.folded.insert(Folded::of(&self.log, self.options.half_missing)?),
+            None => self.folded.insert(Folded::of(&mut self.log, self.options.half_missing)?),
         };
         self.is_done = !folded.append(&mut self.log, &mut self.batch, self.options.batch_rows)?;
         if self.is_done && self.batch.rows() == 0 { Ok(None) } else { self.finish(0) }
@@ -247,19 +254,16 @@ impl Scan {
     }
 
     fn tally(&mut self) -> Result<Vec<Tally>> {
-        for _ in 0..TRIES_MAX {
-            let folder = self.options.statistics_path.as_deref();
-            let folder = folder.map(|path| StatisticsFiles::at(path, &self.log)).transpose()?;
-            let found = self.log.tally(folder.as_ref());
-            if self.log.is_still() {
-                if let Some(folder) = folder {
-                    folder.remove_below(self.log.first())?;
-                }
-                return found;
-            }
-            self.log.refresh()?;
+        let path = self.options.statistics_path.as_deref();
+        let (folder, found) = self.log.steady(|log| {
+            let folder = path.map(|path| StatisticsFiles::at(path, log)).transpose()?;
+            let found = log.tally(folder.as_ref())?;
+            Ok((folder, found))
+        })?;
+        if let Some(folder) = folder {
+            folder.remove_below(self.log.first())?;
         }
-        Err(Error::StoreClosed)
+        Ok(found)
     }
 
     fn hand_out(&mut self, begin: u64) -> Result<Option<RecordBatch>> {

@@ -39,9 +39,9 @@ impl Source {
         for _ in 0..LOOKS_MAX {
             self.log.refresh()?;
             let settings = self.log.settings().cloned();
-            let end = self.log.visible_end(None)?;
-            if self.is_still() && Settings::load(self.storage.as_ref())? == settings {
-                (self.settings, self.end) = (settings, end);
+            let end = self.log.visible_end(None);
+            if self.is_still()? && Settings::load(self.storage.as_ref())? == settings {
+                (self.settings, self.end) = (settings, end?);
                 return Ok(true);
             }
         }
@@ -70,7 +70,7 @@ impl Source {
 
     /// Returns whether the range of the last look is still what the writer shows. A writer that appends or removes old
     /// files does not change it, one that opens the store after a crash may.
-    pub fn is_still(&self) -> bool {
+    pub fn is_still(&self) -> Result<bool> {
         self.log.is_still()
     }
 

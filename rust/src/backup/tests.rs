@@ -1,16 +1,18 @@
 //! A copied file of the log counts only if each byte of it belongs to a whole record.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Source, verify_file};
 use crate::base::clock::ManualClock;
 use crate::base::error::Error;
 use crate::base::options::{FlushDiskType, StoreOptions};
+use crate::base::sync::Mutex;
 use crate::base::units::{QueueId, TimestampMs};
 use crate::record::message::{Envelope, Parts};
 use crate::storage::memory::Memory;
 use crate::storage::{OpenMode, Storage};
-use crate::store::{NewMessage, Store, Wait};
+use crate::store::{NewHalfMessage, NewMessage, Store, Wait};
 
 const FILE: u64 = 16 << 10;
 
@@ -93,6 +95,64 @@ fn a_file_that_ends_before_the_log_is_damaged() {
     let error = verify_file(&storage, FILE, FILE, end + 100).unwrap_err();
     assert!(matches!(error, Error::StoreCorrupt { offset, .. } if offset == end - FILE), "{error}");
     send(&store, "orders", 10);
-    assert!(source.is_still() && source.look().unwrap());
+    assert!(source.is_still().unwrap() && source.look().unwrap());
     assert!(source.end() > end);
+}
+
+/// The writer stores a record before each call that follows its opening.
+#[test]
+fn a_look_while_a_writer_opens_the_closed_store_finds_an_end_that_the_writer_has_shown() {
+    for call in 0.. {
+        let (memory, store, _) = sample();
+        store.close().unwrap();
+        let writer = Arc::<Mutex<Option<Store>>>::default();
+        let (storage, kept) = (memory.clone(), Arc::clone(&writer));
+        memory.before_each(move |before| {
+            if before >= call {
+                send(kept.lock().get_or_insert_with(|| open(&storage)), "orders", 300);
+            }
+        });
+        let storage: Arc<dyn Storage> = Arc::new(memory.clone());
+        let mut source = Source::open(Arc::clone(&storage)).unwrap();
+        assert!(source.look().unwrap(), "{call}");
+        memory.watch(|_| ());
+        for base in (source.first()..source.end()).step_by(usize::try_from(FILE).unwrap()) {
+            verify_file(&storage, FILE, base, source.end()).unwrap_or_else(|error| panic!("{call}: {error}"));
+        }
+        if writer.lock().is_none() {
+            assert!(call > 20, "there were only {call} calls");
+            break;
+        }
+    }
+}
+
+/// The writer makes files ahead, for the ends of the pending transactions, before it says how far it has come.
+#[test]
+fn a_look_at_any_moment_of_an_opening_finds_an_end_that_holds() {
+    for is_closed in [true, false] {
+        let (memory, store, _) = sample();
+        for number in 0..30_u8 {
+            let envelope = Envelope::new(&Parts { topic: "orders", ..Parts::default() }).unwrap();
+            let message = NewMessage { envelope: &envelope, body: &[number; 1_500], queue_id: QueueId(0) };
+            let half = NewHalfMessage { message, group: "payments", unique_id: None, owner: 0 };
+            store.prepare(&half, Wait::Yes).unwrap().acknowledged().unwrap();
+        }
+        if is_closed {
+            store.close().unwrap();
+        }
+        drop(store);
+        let looks = Arc::new(AtomicU64::new(0));
+        let (storage, seen): (Arc<dyn Storage>, _) = (Arc::new(memory.clone()), Arc::clone(&looks));
+        memory.before_each(move |call| {
+            let mut source = Source::open(Arc::clone(&storage)).unwrap();
+            assert!(source.look().unwrap(), "{call}");
+            for base in (source.first()..source.end()).step_by(usize::try_from(FILE).unwrap()) {
+                verify_file(&storage, FILE, base, source.end()).unwrap_or_else(|error| panic!("{call}: {error}"));
+            }
+            seen.fetch_add(1, Ordering::SeqCst);
+        });
+        let _writer = open(&memory);
+        memory.watch(|_| ());
+        assert!(looks.load(Ordering::SeqCst) > 50);
+    }
 }

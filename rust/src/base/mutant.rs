@@ -168,6 +168,10 @@ pub(crate) enum Mutant {
     RemovedIsDamaged,
     /// A reader opens once, whatever writers started or stopped meanwhile.
     OpenedUnderAWriter,
+    /// A process that opens the store is a broker, which makes one file ahead.
+    OpeningIsABroker,
+    /// What was read while no process wrote stays valid when one has opened the store.
+    NobodyStays,
     /// The space for ends leaves out the rest of a file that a record does not fit into.
     NoRoomForFileEnds,
     /// The space for ends leaves out their ops.

@@ -6,7 +6,7 @@
 //! Not here: names with times, hints about topics (Python's `arrow.py`).
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -22,7 +22,7 @@ use super::frames::Frames;
 use crate::arrow::options::{Topics, topics_matching, types_named};
 use crate::arrow::schema::schema;
 use crate::arrow::{BadRecords, Counts, HalfMissing, Log, ParallelScan, ScanOptions, Threads, View};
-use crate::base::error::Error;
+use crate::base::error::{Error, Result};
 use crate::base::units::QueueId;
 
 /// A range of the log. It can be read any number of times.
@@ -142,15 +142,14 @@ impl Scan {
     /// visible end and the scan's end.
     #[pyo3(signature = (start, *, rows=None, bytes=None))]
     fn advance(&self, py: Python<'_>, start: u64, rows: Option<u64>, bytes: Option<u64>) -> PyResult<u64> {
-        let advance = || Log::open(&self.path)?.advance(&self.options, start, rows, bytes);
-        detached(py, advance)
+        look(py, &self.path, |log| log.advance(&self.options, start, rows, bytes))
     }
 
     /// Returns how many rows of this scan a range between two records has, at most `most`. The end must not be after the
     /// visible end. In the views of ops, an op message counts as one row.
     #[pyo3(signature = (start, end, *, most))]
     fn count(&self, py: Python<'_>, start: u64, end: u64, most: u64) -> PyResult<u64> {
-        detached(py, || Log::open(&self.path)?.count(&self.options, start..end, most))
+        look(py, &self.path, |log| log.count(&self.options, start..end, most))
     }
 
     /// The column names, in order.
@@ -199,6 +198,11 @@ impl Scan {
     }
 }
 
+/// Returns what is found in the log of a store that another process may write.
+fn look<T: Send>(py: Python<'_>, path: &Path, find: impl Fn(&Log) -> Result<T> + Send + Sync) -> PyResult<T> {
+    detached(py, || Log::open(path)?.steady(find))
+}
+
 /// Queue offsets by queue id: the first one, and the end.
 type QueuePairs = BTreeMap<i32, (i64, i64)>;
 
@@ -210,17 +214,13 @@ fn ranges((topic, queues): (String, QueuePairs)) -> (String, BTreeMap<i32, std::
 #[pyfunction]
 #[pyo3(signature = (path, known=None))]
 pub(super) fn log_range(py: Python<'_>, path: PathBuf, known: Option<u64>) -> PyResult<(u64, u64)> {
-    let find = || {
-        let log = Log::open(&path)?;
-        Ok((log.first(), log.visible_end(known)?))
-    };
-    detached(py, find)
+    look(py, &path, |log| Ok((log.first(), log.visible_end(known)?)))
 }
 
 /// Returns the first physical offset that retention has left.
 #[pyfunction]
 pub(super) fn log_first(py: Python<'_>, path: PathBuf) -> PyResult<u64> {
-    detached(py, || Ok(Log::open(&path)?.first()))
+    look(py, &path, |log| Ok(log.first()))
 }
 
 /// Returns the part of a range between two records that can hold records stored in a time range, in ms since the epoch.
@@ -236,28 +236,27 @@ pub(super) fn log_time_range(
     end_store_ms: Option<i64>,
 ) -> PyResult<(u64, u64)> {
     let store_ms = start_store_ms.unwrap_or(i64::MIN)..end_store_ms.unwrap_or(i64::MAX);
-    let found = detached(py, || Log::open(&path)?.time_range(start..end, &store_ms))?;
+    let found = look(py, &path, |log| log.time_range(start..end, &store_ms))?;
     Ok((found.start, found.end))
 }
 
 /// Splits a range of the log into about `parts` equal ranges that begin and end at record boundaries.
 #[pyfunction]
 pub(super) fn log_cut(py: Python<'_>, path: PathBuf, start: u64, end: u64, parts: u64) -> PyResult<Vec<(u64, u64)>> {
-    let cut = || Log::open(&path)?.cut(start..end, parts);
-    let cuts = detached(py, cut)?;
+    let cuts = look(py, &path, |log| log.cut(start..end, parts))?;
     Ok(cuts.into_iter().map(|range| (range.start, range.end)).collect())
 }
 
 /// Returns the topics of the store's queues.
 #[pyfunction]
 pub(super) fn log_topics(py: Python<'_>, path: PathBuf) -> PyResult<Vec<String>> {
-    detached(py, || Log::open(&path)?.topics())
+    look(py, &path, Log::topics)
 }
 
 /// Returns the numbers of a topic's queues, sorted.
 #[pyfunction]
 pub(super) fn log_queue_ids(py: Python<'_>, path: PathBuf, topic: &str) -> PyResult<Vec<i32>> {
-    detached(py, || Log::open(&path)?.queue_ids(topic))
+    look(py, &path, |log| log.queue_ids(topic))
 }
 
 /// Returns the first queue offset of a queue that is still in the log and the end, or `None` if it has never had a
@@ -269,7 +268,7 @@ pub(super) fn log_queue_range(
     topic: &str,
     queue_id: i32,
 ) -> PyResult<Option<(u64, u64)>> {
-    let found = detached(py, || Log::open(&path)?.queue_range(topic, QueueId(queue_id)))?;
+    let found = look(py, &path, |log| log.queue_range(topic, QueueId(queue_id)))?;
     Ok(found.map(|range| (range.start, range.end)))
 }
 
@@ -283,7 +282,7 @@ pub(super) fn log_queue_offset_since(
     queue_id: i32,
     store_ms: i64,
 ) -> PyResult<Option<u64>> {
-    detached(py, || Log::open(&path)?.queue_offset_since(topic, QueueId(queue_id), store_ms))
+    look(py, &path, |log| log.queue_offset_since(topic, QueueId(queue_id), store_ms))
 }
 
 /// Returns where the first message of a queue at or after a queue offset begins in the log, or the visible end if the
@@ -296,23 +295,19 @@ pub(super) fn log_queue_position(
     queue_id: i32,
     queue_offset: u64,
 ) -> PyResult<u64> {
-    detached(py, || Log::open(&path)?.physical_offset_of(topic, QueueId(queue_id), queue_offset))
+    look(py, &path, |log| log.physical_offset_of(topic, QueueId(queue_id), queue_offset))
 }
 
 /// Returns a broker's progress of the half queue, or 0 if only txstore wrote the log.
 #[pyfunction]
 pub(super) fn log_half_progress(py: Python<'_>, path: PathBuf) -> PyResult<u64> {
-    detached(py, || Log::open(&path)?.half_progress())
+    look(py, &path, Log::half_progress)
 }
 
 /// Returns the first record boundary at or after `at`, or the visible end if there is none.
 #[pyfunction]
 pub(super) fn log_boundary(py: Python<'_>, path: PathBuf, at: u64) -> PyResult<u64> {
-    let find = || {
-        let log = Log::open(&path)?;
-        log.boundary(at, log.visible_end(None)?)
-    };
-    detached(py, find)
+    look(py, &path, |log| log.boundary(at, log.visible_end(None)?))
 }
 
 /// Identifies a record among all others that could be at its physical offset.
@@ -347,20 +342,20 @@ impl RecordName {
 /// Returns the store's id, or `None` if no txstore version with ids has opened the store for writing.
 #[pyfunction]
 pub(super) fn log_store_id(py: Python<'_>, path: PathBuf) -> PyResult<Option<String>> {
-    let id = detached(py, || Ok(Log::open(&path)?.store_id()))?;
+    let id = look(py, &path, |log| Ok(log.store_id()))?;
     Ok(id.map(|id| id.to_string()))
 }
 
 /// Returns the name of the record that begins at `at`, or `None` if no record begins there.
 #[pyfunction]
 pub(super) fn log_record(py: Python<'_>, path: PathBuf, at: u64) -> PyResult<Option<RecordName>> {
-    let name = detached(py, || Log::open(&path)?.record_at(at))?;
+    let name = look(py, &path, |log| log.record_at(at))?;
     Ok(name.map(RecordName))
 }
 
 /// Returns the name of the last record that begins before `end`, or `None` if retention has removed all.
 #[pyfunction]
 pub(super) fn log_last_record(py: Python<'_>, path: PathBuf, end: u64) -> PyResult<Option<RecordName>> {
-    let name = detached(py, || Log::open(&path)?.name_before(end))?;
+    let name = look(py, &path, |log| log.name_before(end))?;
     Ok(name.map(RecordName))
 }

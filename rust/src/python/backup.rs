@@ -53,8 +53,8 @@ impl BackupSource {
     }
 
     /// Returns whether the range of the last look is still what the writer shows.
-    fn is_still(&self) -> bool {
-        self.0.lock().is_still()
+    fn is_still(&self, py: Python<'_>) -> PyResult<bool> {
+        detached(py, || self.0.lock().is_still())
     }
 
     /// Writes the settings and the marks of a store that was not closed to a directory.

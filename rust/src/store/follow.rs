@@ -20,14 +20,14 @@
 
 use std::sync::Arc;
 
-use super::reader_view::{LiveWriter, Sight};
+use super::reader_view::Sight;
 use super::{Inner, Shared};
 use crate::base::error::{Error, Result};
 use crate::base::mutant::{Mutant, mutated};
 use crate::index::key_index::IndexFiles;
 use crate::log::commit_log::Tail;
 use crate::log::published::Published;
-use crate::recovery::log_view::{KnownEnd, is_clean};
+use crate::recovery::log_view::{KnownEnd, Writer, is_clean};
 use crate::recovery::snapshot::Snapshot;
 use crate::recovery::{Recovered, follow, recover};
 
@@ -70,13 +70,13 @@ impl Shared {
     }
 
     fn look(&self, sight: &Sight) -> Result<Look> {
-        if sight.writer == LiveWriter::Opening {
+        if sight.seen.writer == Writer::Opening {
             return Ok(Look::Done);
         }
         let mut inner = self.inner.lock();
         let is_front_gone = sight.minimum > self.log.segments.first();
         let is_all_gone = is_front_gone && self.log.segments.all().last().is_none_or(|last| last.end() < sight.minimum);
-        let is_same = |seen: &Sight| seen.epoch == sight.epoch || mutated(Mutant::FilesNeverOpenedAgain);
+        let is_same = |seen: &Sight| seen.seen.epoch == sight.seen.epoch || mutated(Mutant::FilesNeverOpenedAgain);
         let seen = inner.seen.filter(|seen| is_same(seen) && !is_all_gone);
         let Some(seen) = seen else { return self.begin_again(&mut inner, sight) };
         if !seen.is_same(sight) {
@@ -160,7 +160,7 @@ impl Shared {
         self.queue_files.close_handles();
         self.log.segments.open_again()?;
         let (published, position) = (self.readers.page(), snapshot.as_ref().map_or(0, |snapshot| snapshot.position));
-        let is_free = sight.writer == LiveWriter::Nobody;
+        let is_free = sight.seen.writer == Writer::Nobody;
         let is_clean = is_free && is_clean(self.storage.as_ref())?;
         let settings = self.configuration.settings.lock().clone();
         let mut end = KnownEnd::find(self.storage.as_ref(), Some(&settings), published, position, is_clean, !is_free)?;
@@ -183,7 +183,7 @@ impl Shared {
     /// Syncs what a killed writer may have left unsynced, so that a power loss cannot take back messages already shown.
     fn sync_shown(&self, sight: &Sight, from: u64, end: u64) -> Result<()> {
         let is_ours = || self.configuration.settings.lock().open_range().is_some();
-        if sight.writer != LiveWriter::Nobody || end <= from.max(sight.floor) || !is_ours() {
+        if sight.seen.writer != Writer::Nobody || end <= from.max(sight.floor) || !is_ours() {
             return Ok(());
         }
         self.log.segments.sync(from.max(sight.floor), end)

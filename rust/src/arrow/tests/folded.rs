@@ -225,7 +225,7 @@ fn a_transaction_that_has_ended_is_not_held() {
     let acts: Vec<Act> = [Act::Sent(2)].into_iter().chain(ended).collect();
     let storage = log_of(&acts, 1 << 21);
     let mut log = open_log(&storage);
-    let mut folded = Folded::of(&log, HalfMissing::Hidden).unwrap();
+    let mut folded = Folded::of(&mut log, HalfMissing::Hidden).unwrap();
     let mut batch = Batch::new(&View::Transactions.columns());
     let (mut rows, mut most) = (0, 0);
     loop {

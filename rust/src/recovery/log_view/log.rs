@@ -8,6 +8,7 @@
 //! |----------------------------|------------------------------------------------------|--------------------------------|
 //! | a txstore process writes   | the end that this process has published              | nowhere                        |
 //! | a broker writes            | the first offset without a whole record: "not yet"   | from the last file but one on  |
+//! | txstore is opening it      | the same                                             | where the log may end          |
 //! | no process writes          | where `tail` says that it ends                       | where the log may end          |
 //!
 //! A CRC that is not needed is still checked where a body is read.
@@ -31,8 +32,9 @@ use super::directory::{log_file_size, look, no_store};
 use super::files::{LogFiles, Window};
 use super::known::{KnownEnd, Verdict};
 use super::tail::Tail;
-use super::writer::Writer;
+use super::writer::{Seen, Writer, is_clean};
 use crate::base::error::{Error, Result};
+use crate::base::mutant::{Mutant, mutated};
 use crate::base::names::{HALF_TOPIC, TRANSACTION_GROUP};
 use crate::base::units::PhysicalOffset;
 use crate::index::offsets::ConsumerOffsets;
@@ -48,13 +50,16 @@ use crate::storage::segment::SegmentQueue;
 use crate::storage::settings::Settings;
 use crate::transaction::HALF_QUEUE;
 
+/// How often a reader looks again because a process has opened or closed the store meanwhile.
+pub(crate) const LOOKS_MAX: usize = 8;
+
 /// The commit log of a store that this process has not opened.
 #[derive(Debug)]
 pub struct Log {
     files: LogFiles,
     settings: Option<Settings>,
     published: Option<Published>,
-    writer: Writer,
+    seen: Seen,
     /// One past the last record, if a writer publishes it.
     published_end: Option<u64>,
     known: KnownEnd,
@@ -78,7 +83,7 @@ impl Log {
             files: LogFiles::new(storage, file_size, Vec::new()),
             settings,
             published,
-            writer: Writer::None,
+            seen: Seen { writer: Writer::Nobody, epoch: None },
             published_end: None,
             known: KnownEnd::default(),
         };
@@ -93,7 +98,7 @@ impl Log {
         if self.published.is_none() {
             self.published = Published::open(storage)?;
         }
-        self.writer = Writer::find(storage, self.published.as_ref())?;
+        self.seen = Seen::of(storage, self.published.as_ref())?;
         // A store that was closed in the meantime now records its end.
         self.settings = Settings::load(storage)?;
         let mut file_size = self.files.file_size();
@@ -101,17 +106,17 @@ impl Log {
             file_size = log_file_size(storage, self.settings.as_ref())?.unwrap_or(0);
         }
         self.files = LogFiles::new(Arc::clone(self.files.storage()), file_size, list(storage, file_size)?);
-        self.published_end = match (&self.writer, &self.published) {
-            (Writer::Ours(_), Some(published)) => Some(published.appended().0),
-            _ => None,
-        };
+        let published = self.published.as_ref().filter(|_| self.seen.writer == Writer::Ours);
+        self.published_end = published.map(|published| published.appended().0);
         self.known = self.find_known()?;
         Ok(())
     }
 
     fn find_known(&self) -> Result<KnownEnd> {
         let storage = self.storage();
-        let (clean, in_use) = (self.writer == Writer::None, self.writer == Writer::Other);
+        let writer = self.seen.writer;
+        let clean = writer == Writer::Nobody && is_clean(storage)?;
+        let in_use = matches!(writer, Writer::Opening | Writer::Broker);
         let snapshot = if self.published_end.is_some() { 0 } else { Snapshot::position_of(storage)? };
         let (settings, published) = (self.settings.as_ref(), self.published.as_ref());
         let mut known = KnownEnd::find(storage, settings, published, snapshot, clean, in_use)?;
@@ -119,7 +124,8 @@ impl Log {
             // Everything up to the published end may be read, so it is whole.
             known.durable = end;
         }
-        if in_use {
+        // A txstore process that is opening the store may have made more files ahead.
+        if writer == Writer::Broker || (mutated(Mutant::OpeningIsABroker) && in_use) {
             let range = self.files.range();
             let last_but_one = range.end.saturating_sub(2 * self.files.file_size()).max(range.start);
             known.durable = known.durable.max(last_but_one);
@@ -209,11 +215,25 @@ impl Log {
     }
 
     /// Returns whether what was read since the last `refresh` is still valid.
-    pub(crate) fn is_still(&self) -> bool {
-        match (self.writer, &self.published) {
-            (Writer::Ours(epoch), Some(published)) => published.is_still(epoch),
-            _ => true,
+    pub(crate) fn is_still(&self) -> Result<bool> {
+        match (self.seen, &self.published) {
+            (Seen { writer: Writer::Ours, epoch: Some(epoch) }, Some(published)) => Ok(published.is_still(epoch)),
+            _ if mutated(Mutant::NobodyStays) => Ok(true),
+            (seen, published) => Ok(Seen::of(self.storage(), published.as_ref())? == seen),
         }
+    }
+
+    /// Returns what `look` finds, or its error, while no process opens or closes the store. Fails with `StoreClosed` if
+    /// that happens again and again.
+    pub(crate) fn steady<T>(&mut self, mut look: impl FnMut(&Self) -> Result<T>) -> Result<T> {
+        for _ in 0..LOOKS_MAX {
+            let found = look(self);
+            if self.is_still()? {
+                return found;
+            }
+            self.refresh()?;
+        }
+        Err(Error::StoreClosed)
     }
 
     /// Returns the visible end: where the next record will begin.

@@ -36,7 +36,7 @@ pub use known::known_durable;
 #[cfg(feature = "arrow")]
 pub use log::Log;
 #[cfg(feature = "arrow")]
-pub(crate) use log::{Skips, StatisticsFiles, Stop, Tally};
+pub(crate) use log::{LOOKS_MAX, Skips, StatisticsFiles, Stop, Tally};
 pub use tail::{Cause, Facts, Follows, LastWriter, Reached, Tail};
 pub use writer::GUARD;
-pub(crate) use writer::{ABORT, LOCK, PUBLISHER_BYTE, WRITER_BYTE, is_clean};
+pub(crate) use writer::{ABORT, LOCK, PUBLISHER_BYTE, Seen, WRITER_BYTE, Writer, is_clean};

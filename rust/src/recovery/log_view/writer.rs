@@ -1,11 +1,10 @@
 //! Finds which process writes a store, and whether the last writer closed it.
 //!
 //! In:     the store's locks and marks.
-//! Out:    the writer.
+//! Out:    the writer at one moment.
 //! Always: takes no lock and creates no file.
 
 use crate::base::error::Result;
-#[cfg(feature = "arrow")]
 use crate::log::published::Published;
 use crate::storage::Storage;
 
@@ -20,31 +19,41 @@ pub(crate) const WRITER_BYTE: u64 = 0;
 /// The byte of `lock` whose lock says that `published` is valid.
 pub(crate) const PUBLISHER_BYTE: u64 = 1;
 
-/// The process that writes the store, as far as known.
-#[cfg(feature = "arrow")]
+/// The process that writes a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writer {
-    /// A txstore process, at this epoch.
-    Ours(u64),
-    /// A process that publishes nothing: a broker, or a txstore process that is still opening.
-    Other,
-    /// No process. The last one closed the store.
-    None,
-    /// No process. The last one did not close the store.
-    Crashed,
+    /// A txstore process. It publishes how far the log may be read.
+    Ours,
+    /// A txstore process that is opening the store. The end of the log may change in any way.
+    Opening,
+    /// A broker. It publishes nothing, so the reader examines the log itself.
+    Broker,
+    /// No process.
+    Nobody,
 }
 
-#[cfg(feature = "arrow")]
-impl Writer {
-    /// Finds the writer from the locks and marks.
-    pub(crate) fn find(storage: &dyn Storage, published: Option<&Published>) -> Result<Self> {
-        let epoch = published.map(Published::epoch).filter(|epoch| epoch.is_multiple_of(2));
-        Ok(match epoch {
-            Some(epoch) if storage.is_locked(LOCK, PUBLISHER_BYTE)? => Self::Ours(epoch),
-            _ if storage.is_locked(LOCK, WRITER_BYTE)? => Self::Other,
-            _ if is_clean(storage)? => Self::None,
-            _ => Self::Crashed,
-        })
+/// The writer of a store at one moment. Between two equal ones, only appends and retention have changed the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) writer: Writer,
+    /// The published epoch. `None`: nothing was published yet.
+    pub(crate) epoch: Option<u64>,
+}
+
+impl Seen {
+    /// Finds the writer from the locks. `published` is the page in which a writer publishes.
+    pub(crate) fn of(storage: &dyn Storage, published: Option<&Published>) -> Result<Self> {
+        // The epoch is read first, so that a later change makes the next one differ.
+        let epoch = published.map(Published::epoch);
+        let writer = if storage.is_locked(LOCK, PUBLISHER_BYTE)? {
+            // A page that cannot be read yet belongs to a writer that has just started.
+            if epoch.is_some_and(|epoch| epoch.is_multiple_of(2)) { Writer::Ours } else { Writer::Opening }
+        } else if storage.is_locked(LOCK, WRITER_BYTE)? {
+            Writer::Broker
+        } else {
+            Writer::Nobody
+        };
+        Ok(Self { writer, epoch })
     }
 }
 

@@ -14,7 +14,7 @@ use crate::index::key_index::IndexMark;
 use crate::index::offsets::ConsumerOffsets;
 use crate::log::commit_log::{self, CommitLog};
 use crate::log::published::Published;
-use crate::recovery::log_view::{KnownEnd, is_clean};
+use crate::recovery::log_view::{KnownEnd, Writer, is_clean};
 use crate::recovery::snapshot::Snapshot;
 use crate::recovery::{Derived, Known, Recovered};
 use crate::storage::epochs::Epochs;
@@ -22,7 +22,7 @@ use crate::storage::segment::SegmentQueue;
 use crate::storage::settings::{Settings, StoreId};
 use crate::store::configuration::clamp_offsets;
 use crate::store::layout_check::Geometry;
-use crate::store::reader_view::{LiveWriter, Sight};
+use crate::store::reader_view::Sight;
 use crate::transaction::HALF_QUEUE;
 
 /// The marks of writers.
@@ -54,12 +54,12 @@ impl Marks {
 
     /// Returns whether a live process writes records that a reader will follow.
     fn has_live_writer(&self) -> bool {
-        self.sight.is_some_and(|sight| sight.writer != LiveWriter::Nobody)
+        self.sight.is_some_and(|sight| sight.seen.writer != Writer::Nobody)
     }
 
     /// Returns whether the last writer closed the store, and no other process writes to it without publishing.
     fn is_closed(&self) -> bool {
-        self.is_clean && self.sight.is_none_or(|sight| sight.writer != LiveWriter::Broker)
+        self.is_clean && self.sight.is_none_or(|sight| sight.seen.writer != Writer::Broker)
     }
 }
 

@@ -61,10 +61,12 @@ fn what_was_read_is_valid_until_another_writer_has_opened_the_store() {
     let store = open_store(&memory);
     send(&store);
     let log = open_log(&memory);
-    assert!(log.is_still());
+    assert!(log.is_still().unwrap());
     store.close().unwrap();
+    let closed = open_log(&memory);
+    assert!(closed.is_still().unwrap());
     let _next = open_store(&memory);
-    assert!(!log.is_still());
+    assert!(!log.is_still().unwrap() && !closed.is_still().unwrap());
 }
 
 /// Writes a broker's log of four files, with records in the first ones and zeros in the others. The last one with
