@@ -5,6 +5,7 @@ Checks of their half messages come over the client's main connection, where they
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from collections.abc import Iterator
@@ -51,7 +52,7 @@ class Listener(TransactionListener):
 def test_each_client_is_asked_about_its_own_transactions(tmp_path: Path) -> None:
     """Their half messages come over other connections than the answers to checks."""
     # After a check without an answer within the interval, the other client is asked.
-    options: Any = {"transaction_timeout": 0.05, "transaction_check_interval": 60}
+    options: Any = {"transaction_timeout": 0.05, "transaction_check_interval": 20}
     with txstore.serve(tmp_path / "store", listen="127.0.0.1:0", name_server="127.0.0.1:0", **options) as server:
         assert server.name_server is not None
         with txstore.connect(server.name_server) as one, txstore.connect(server.name_server) as other:
@@ -69,6 +70,25 @@ def test_each_client_is_asked_about_its_own_transactions(tmp_path: Path) -> None
             eventually(lambda: len({body for body, _ in asked}) == 40)
             first = dict(reversed(asked))
             assert {body: body.split()[0] for body in first} == first
+
+
+def test_a_running_transaction_is_not_checked_by_another_client(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another one may find no trace of a local transaction that still runs, and would roll it back."""
+    caplog.set_level(logging.DEBUG, "txstore.remoting")
+    # After a check without an answer within the interval, the other client is asked.
+    options: Any = {"transaction_timeout": 0.05, "transaction_check_interval": 5}
+    with txstore.serve(tmp_path / "store", listen="127.0.0.1:0", name_server="127.0.0.1:0", **options) as server:
+        assert server.name_server is not None
+        with txstore.connect(server.name_server) as one, txstore.connect(server.name_server) as other:
+            asked: list[tuple[bytes, bytes]] = []
+            one.transaction_producer("group", Listener(b"one", asked))
+            producer = other.transaction_producer("group", Listener(b"other", asked))
+            eventually(lambda: _is_numbered(one) and _is_numbered(other))
+            with producer.transaction(Message("orders", b"slow")):
+                eventually(lambda: bool(asked) or caplog.text.count("still runs here") >= 2)
+                assert asked == []
 
 
 @pytest.mark.parametrize("answered", [0, 1])

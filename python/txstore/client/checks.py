@@ -73,8 +73,8 @@ class Checks:
         asked = _Asked(half.message_id, name, half.topic, queue_offset, physical_offset)
         if self._sending.is_running(half.message_id):
             _log.debug("transaction %s still runs here: its checker is not called", name)
-            if self._client.is_store:
-                # Without an answer, the next check would go to another process, which may not know the transaction.
+            if self._client.is_store or connection.number is not None:
+                # Without an answer, a txstore server would ask another process, which may not know the transaction.
                 fields = end_fields(asked, half.producer_group or "", LocalTransactionState.UNKNOWN, from_check=True)
                 connection.tell(RequestCode.END_TRANSACTION, fields)
         elif self._sending.is_settled(asked.message_id, connection):
