@@ -74,6 +74,7 @@ torture: $(NATIVE) cargo-fuzz ## the long form of the fault tests: two hours and
 	$(call step,simulation,TXSTORE_CRASHES=$${TXSTORE_CRASHES:-1000000} TXSTORE_THREADS=$${TXSTORE_THREADS:-2} cargo test --locked --quiet --release --features testing --test crash simulation_keeps -- --nocapture)
 	$(call step,exhaustive points,TXSTORE_POINTS=every cargo test --locked --quiet --release --features testing --test crash exhaustive -- --nocapture)
 	$(call step,mutants,$(BIN)/python tests/crash/mutants.py)
+	$(call step,moments,TXSTORE_MOMENTS=every cargo test --locked --quiet --features testing$(comma)arrow --lib arrow::tests::moments)
 	$(call step,rejoins,TXSTORE_REJOINS=20000 cargo test --locked --quiet --features testing --lib rejoins_loses)
 	$(call step,random cases,for run in $$(seq 50); do cargo test --locked --quiet --features testing$(comma)arrow$(comma)server --lib || exit 1; done)
 	$(call step,model,TXSTORE_EXAMPLES=5000 cargo test --locked --quiet --features testing --test model)

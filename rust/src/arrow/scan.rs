@@ -492,20 +492,25 @@ impl Scan {
             Step::BadBlank(why) => why,
             Step::Record(_) | Step::FileEnd => return Ok(Left::Read),
         };
-        let next = if self.end == u64::MAX {
+        let next = if let Some(end) = self.known_end() {
+            // Records are missing here.
+            self.log.resume_before(self.at, end)?
+        } else {
             let verdict = self.log.verdict(self.at, self.last_ms)?;
             if !matches!(verdict.tail, Tail::Damaged(_)) {
                 return Ok(Left::Over);
             }
             self.log.resume_after(self.at, &verdict)?
-        } else {
-            // The end is known, so records are missing here.
-            self.log.resume_before(self.at, self.end)?
         };
         self.bad(self.at, next - self.at, &why)?;
         self.at = next;
         self.window = None;
         Ok(Left::Read)
+    }
+
+    /// Returns where the scan ends, if that is known: also if a writer has opened the store since the scan began.
+    fn known_end(&self) -> Option<u64> {
+        if self.end < u64::MAX { Some(self.end) } else { self.log.published_end() }
     }
 
     /// Returns how far a record may reach: past the end of a range that was not cut at records, never past the visible
@@ -525,12 +530,11 @@ impl Scan {
 
     /// Checks that the log may end where there is no further file.
     fn check_written(&self) -> Result<()> {
-        let written = match self.end {
-            u64::MAX => {
-                let verdict = self.log.verdict(self.at, self.last_ms)?;
-                if matches!(verdict.tail, Tail::Damaged(_)) { verdict.written } else { self.at }
-            }
-            end => end,
+        let written = if let Some(end) = self.known_end() {
+            end
+        } else {
+            let verdict = self.log.verdict(self.at, self.last_ms)?;
+            if matches!(verdict.tail, Tail::Damaged(_)) { verdict.written } else { self.at }
         };
         if self.at < written {
             let what = format!("the file that held the records up to {written} is missing");

@@ -1,6 +1,7 @@
 //! How a scan reads records that no correct client writes.
 
 mod folded;
+mod moments;
 mod skips;
 
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use crate::base::options::{FlushDiskType, StoreOptions};
 use crate::base::sync::Mutex;
 use crate::base::units::{QueueId, TimestampMs};
 use crate::record::message::{Envelope, Parts};
-use crate::storage::memory::Memory;
+use crate::storage::memory::{FaultKind, Memory};
 use crate::storage::{OpenMode, Storage};
 use crate::store::{NewHalfMessage, NewMessage, Store, Wait};
 
@@ -139,8 +139,11 @@ fn a_look_at_any_moment_of_an_opening_finds_an_end_that_holds() {
         }
         if is_closed {
             store.close().unwrap();
+        } else {
+            memory.fail_at(0, FaultKind::Stop, true);
         }
         drop(store);
+        memory.clear_fault();
         let looks = Arc::new(AtomicU64::new(0));
         let (storage, seen): (Arc<dyn Storage>, _) = (Arc::new(memory.clone()), Arc::clone(&looks));
         memory.before_each(move |call| {

@@ -220,7 +220,8 @@ impl Memory {
 
     /// Calls `watch` with the path before each call that reads or changes something. It may use these files itself.
     pub fn watch(&self, watch: impl Fn(&Path) + Send + Sync + 'static) {
-        self.shared.watcher.lock().0 = Some(Arc::new(watch));
+        let before = self.shared.watcher.lock().0.replace(Arc::new(watch));
+        drop(before); // Without the lock, because what it holds may use these files.
     }
 
     /// Calls `hook` before each call, with the number of calls before it. The hook's own calls do not count.

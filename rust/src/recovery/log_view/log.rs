@@ -105,9 +105,10 @@ impl Log {
         if file_size == 0 {
             file_size = log_file_size(storage, self.settings.as_ref())?.unwrap_or(0);
         }
-        self.files = LogFiles::new(Arc::clone(self.files.storage()), file_size, list(storage, file_size)?);
         let published = self.published.as_ref().filter(|_| self.seen.writer == Writer::Ours);
         self.published_end = published.map(|published| published.appended().0);
+        // After the end, so that every file up to it is listed.
+        self.files = LogFiles::new(Arc::clone(self.files.storage()), file_size, list(storage, file_size)?);
         self.known = self.find_known()?;
         Ok(())
     }
