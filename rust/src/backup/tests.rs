@@ -140,7 +140,7 @@ fn a_look_at_any_moment_of_an_opening_finds_an_end_that_holds() {
         if is_closed {
             store.close().unwrap();
         } else {
-            memory.fail_at(0, FaultKind::Stop, true);
+            memory.fail_at(0, FaultKind::Io, true);
         }
         drop(store);
         memory.clear_fault();

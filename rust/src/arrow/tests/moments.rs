@@ -8,6 +8,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 
 use super::super::{Log, Scan, ScanOptions, View};
+use crate::backup::{Source, verify_file};
 use crate::base::clock::ManualClock;
 use crate::base::error::Result;
 use crate::base::options::{FlushDiskType, StoreOptions};
@@ -71,7 +72,7 @@ impl Writer {
     }
 
     fn kill(&mut self) {
-        self.memory.fail_at(0, FaultKind::Stop, true);
+        self.memory.fail_at(0, FaultKind::Io, true);
         self.store = None;
         self.memory.clear_fault();
     }
@@ -170,16 +171,18 @@ fn a_writer_that_comes_during_a_scan_and_fills_files_hides_no_record_and_makes_n
     assert!(rows >= acknowledged, "{rows}");
 }
 
-/// `TXSTORE_MOMENTS=every` begins at each call of the reader.
-#[test]
-fn what_was_acknowledged_is_found_whatever_a_writer_does_meanwhile() {
-    let step = if std::env::var("TXSTORE_MOMENTS").is_ok_and(|which| which == "every") { 1 } else { 29 };
+/// Calls `read` with what is acknowledged after some acts of the writer, which continues before each of its calls from one
+/// of them on. `TXSTORE_MOMENTS=every` begins at each call.
+fn while_a_writer_lives(prepare: impl Fn(&Memory) -> Reader, read: impl Fn(&Memory, &mut Reader, &[i64], &str)) {
+    let step = if std::env::var("TXSTORE_MOMENTS").is_ok_and(|which| which == "every") { 1 } else { 47 };
     for lived in 2..LIFE.len() {
         let first = 7 * u64::try_from(lived).unwrap() % u64::try_from(step).unwrap();
         for call in (first..).step_by(step) {
             let memory = Memory::new();
             let mut writer = Writer::of(&memory);
-            (0..lived).for_each(|_| assert!(writer.act()));
+            (0..2).for_each(|_| assert!(writer.act()));
+            let mut reader = prepare(&memory);
+            (2..lived).for_each(|_| assert!(writer.act()));
             let known = writer.acknowledged.lock().clone();
             let (writer, calls) = (Mutex::new(writer), Arc::new(AtomicU64::new(0)));
             let seen = Arc::clone(&calls);
@@ -189,11 +192,60 @@ fn what_was_acknowledged_is_found_whatever_a_writer_does_meanwhile() {
                     elsewhere(|| writer.lock().act());
                 }
             });
-            must_find(&memory, &known, &format!("after {lived} acts, from call {call} on"));
+            read(&memory, &mut reader, &known, &format!("after {lived} acts, from call {call} on"));
             memory.watch(|_| ());
             if calls.load(Ordering::SeqCst) < call {
                 break;
             }
         }
     }
+}
+
+/// A reader that was opened before.
+type Reader = Option<Store>;
+
+#[test]
+fn what_was_acknowledged_is_found_whatever_a_writer_does_meanwhile() {
+    while_a_writer_lives(|_| None, |memory, _, known, when| must_find(memory, known, when));
+}
+
+#[test]
+fn a_reader_that_was_there_before_finds_what_was_acknowledged_whatever_a_writer_does_meanwhile() {
+    while_a_writer_lives(
+        |memory| Some(open(memory, true).unwrap()),
+        |_, reader, known, when| {
+            let reader = reader.as_ref().unwrap();
+            for _ in 0..3 {
+                let (records, _) = reader.scan(PhysicalOffset(0), 1_000).unwrap_or_else(|e| panic!("{when}: {e}"));
+                let read: Vec<i64> =
+                    records.iter().map(|one| one.view().unwrap().physical_offset.0.cast_signed()).collect();
+                assert!(known.iter().all(|offset| read.contains(offset)), "{when}: {known:?} in {read:?}");
+                reader.stat().unwrap_or_else(|e| panic!("{when}: {e}"));
+            }
+        },
+    );
+}
+
+#[test]
+fn a_backup_has_what_was_acknowledged_whatever_a_writer_does_meanwhile() {
+    while_a_writer_lives(
+        |_| None,
+        |memory, _, known, when| {
+            let storage: Arc<dyn Storage> = Arc::new(memory.clone());
+            let mut source = Source::open(Arc::clone(&storage)).unwrap_or_else(|e| panic!("{when}: {e}"));
+            for pass in 0.. {
+                assert!(pass < 8, "{when}: it does not come to rest");
+                if !source.look().unwrap_or_else(|e| panic!("{when}: {e}")) {
+                    continue;
+                }
+                let files = (source.first()..source.end()).step_by(usize::try_from(FILE).unwrap());
+                let verified = files.map(|base| verify_file(&storage, FILE, base, source.end())).find_map(Result::err);
+                if source.is_still().unwrap() {
+                    assert!(verified.is_none(), "{when}: {verified:?}");
+                    break;
+                }
+            }
+            assert!(known.iter().all(|offset| offset.cast_unsigned() < source.end()), "{when}");
+        },
+    );
 }
