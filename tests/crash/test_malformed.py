@@ -58,9 +58,7 @@ def look(zygote: Zygote, path: Path, *, read_only: bool, expected: Path | None =
     """What a child sees in a store."""
     facts = path.with_suffix(".facts")
     arguments = {"path": str(path), "read_only": read_only, "facts": str(facts)}
-    life = zygote.run(
-        "tests.crash.look:look", arguments | ({"expected": str(expected)} if expected else {}), limit=10.0
-    )
+    life = zygote.run("tests.crash.look:look", arguments | ({"expected": str(expected)} if expected else {}))
     assert (life.status, life.hung) == (0, False), f"P2: {life}"
     loaded: Facts = json.loads(facts.read_text())
     return loaded
