@@ -62,8 +62,13 @@ impl Shared {
             return Ok(());
         }
         for _ in 0..LOOKS_MAX {
-            if let Look::Done = self.look(&self.sight()?)? {
-                break;
+            let sight = self.sight()?;
+            match self.look(&sight) {
+                Ok(Look::Done) => break,
+                Ok(Look::Again) => {}
+                // A writer that closes removes the files that it has made ahead.
+                Err(error) if self.sight()?.is_same(&sight) => return Err(error),
+                Err(_) => {}
             }
         }
         Ok(())
