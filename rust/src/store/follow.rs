@@ -65,10 +65,9 @@ impl Shared {
             let sight = self.sight()?;
             match self.look(&sight) {
                 Ok(Look::Done) => break,
-                Ok(Look::Again) => {}
-                // A writer that closes removes the files that it has made ahead.
                 Err(error) if self.sight()?.is_same(&sight) => return Err(error),
-                Err(_) => {}
+                // A writer that closes removes the files that it has made ahead, so an error has no meaning then.
+                Ok(Look::Again) | Err(_) => {}
             }
         }
         Ok(())
