@@ -22,6 +22,7 @@ use crate::base::names::{DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TI
 use crate::base::units::{PhysicalOffset, to_u64, to_usize};
 use crate::log::commit_log::Scanner;
 use crate::record::{RecordView, TransactionType, properties};
+use crate::storage::config_file::read_file;
 use crate::storage::epochs::{Cut, Epoch, Epochs};
 use crate::storage::{File, OpenMode};
 use crate::transaction::HalfFacts;
@@ -128,9 +129,7 @@ impl Shared {
         storage.create_dir(&format!("{directory}/config"))?;
         for name in PROGRESS {
             let path = format!("config/{name}");
-            let Some(length) = storage.len(&path)? else { continue };
-            let mut bytes = vec![0; to_usize(length)];
-            storage.open(&path, OpenMode::Read)?.read_at(&mut bytes, 0)?;
+            let Some(bytes) = read_file(storage, &path, u64::MAX)? else { continue };
             let file = self.new_file(&format!("{directory}/{path}"))?;
             file.write_at(&bytes, 0)?;
             file.sync()?;

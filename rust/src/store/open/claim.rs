@@ -5,10 +5,9 @@
 //! Always: a store that was closed and is not changed keeps no mark.
 
 use crate::base::error::{Error, Result};
-use crate::base::units::to_usize;
 use crate::log::commit_log;
 use crate::recovery::log_view::{ABORT, GUARD, LOCK, PUBLISHER_BYTE, WRITER_BYTE, is_clean};
-use crate::storage::config_file::replace_file;
+use crate::storage::config_file::{read_file, replace_file};
 use crate::storage::{Lock, OpenMode, Opener, Storage};
 
 /// The locks and marks of a writer.
@@ -57,8 +56,6 @@ impl Claim {
 
 /// Returns the process id in the abort file.
 fn abort_pid(storage: &dyn Storage) -> Option<u32> {
-    let length = storage.len(ABORT).ok()??.min(16);
-    let mut text = vec![0; to_usize(length)];
-    storage.open(ABORT, OpenMode::Read).ok()?.read_at(&mut text, 0).ok()?;
+    let text = read_file(storage, ABORT, 16).ok()??;
     std::str::from_utf8(&text).ok()?.trim().parse().ok()
 }
