@@ -136,7 +136,7 @@ impl Shared {
             return self.begin_again(inner, sight);
         }
         if end < sight.floor && !mutated(Mutant::DamageIsNotYet) {
-            return if self.sight()?.is_same(sight) { Err(self.damaged(end, &tail)) } else { Ok(Look::Again) };
+            return Err(self.damaged(end, &tail));
         }
         Ok(Look::Done)
     }

@@ -123,6 +123,11 @@ fn must_find(memory: &Memory, acknowledged: &[i64], when: &str) {
         scanned(&storage, view).unwrap_or_else(|error| panic!("{when}, {view:?}: {error}"));
     }
     let reader = open(memory, true).unwrap_or_else(|error| panic!("{when}: {error}"));
+    must_show(&reader, acknowledged, when);
+}
+
+/// Demands all that was acknowledged before of a store that is open for reading.
+fn must_show(reader: &Store, acknowledged: &[i64], when: &str) {
     let (records, _) = reader.scan(PhysicalOffset(0), 1_000).unwrap_or_else(|error| panic!("{when}: {error}"));
     let read: Vec<i64> = records.iter().map(|one| one.view().unwrap().physical_offset.0.cast_signed()).collect();
     assert!(acknowledged.iter().all(|offset| read.contains(offset)), "{when}: {acknowledged:?} in {read:?}");
@@ -216,10 +221,7 @@ fn a_reader_that_was_there_before_finds_what_was_acknowledged_whatever_a_writer_
         |_, reader, known, when| {
             let reader = reader.as_ref().unwrap();
             for _ in 0..3 {
-                let (records, _) = reader.scan(PhysicalOffset(0), 1_000).unwrap_or_else(|e| panic!("{when}: {e}"));
-                let read: Vec<i64> =
-                    records.iter().map(|one| one.view().unwrap().physical_offset.0.cast_signed()).collect();
-                assert!(known.iter().all(|offset| read.contains(offset)), "{when}: {known:?} in {read:?}");
+                must_show(reader, known, when);
                 reader.stat().unwrap_or_else(|e| panic!("{when}: {e}"));
             }
         },
