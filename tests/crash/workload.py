@@ -92,6 +92,7 @@ class Service:
         self, broker: EmbeddedBroker, voice: Voice, name: str, chance: random.Random, *, may_be_full: bool = False
     ) -> None:
         self._broker, self._voice, self._chance, self._may_be_full = broker, voice, chance, may_be_full
+        self.sent = self.refused = 0
         self._keys = (f"{name}-{number}" for number in itertools.count())
         self._producer = broker.transaction_producer(f"group-{name.split('-')[-1]}", Fates(voice, chance))
 
@@ -106,6 +107,7 @@ class Service:
             if not self._may_be_full:
                 raise
             self._voice.say("error", "DiskFullError")
+            self.refused += 1
             time.sleep(0.001)
 
     def _message(self) -> tuple[str, Message]:
@@ -116,6 +118,7 @@ class Service:
         key, message = self._message()
         sent = self._producer.send(message)
         self._voice.say("sent", key, sent.queue_id, sent.queue_offset)
+        self.sent += 1
 
     def batch(self) -> None:
         together = [self._message() for _ in range(self._chance.randrange(2, 6))]
@@ -222,9 +225,11 @@ class Crew:
         self._voice, self._stop, self._threads = voice, threading.Event(), list[threading.Thread]()
         chance, full = random.Random(arguments["seed"]), arguments.get("filled")
         self._begin(lambda: consume(broker, voice, self._stop))
+        self._services: list[Service] = []
         for number in range(arguments["threads"]):
             name, luck = f"{arguments['seed']:x}-{number}", random.Random(chance.random())
-            self._begin(Service(broker, voice, name, luck, may_be_full=full is not None).step)
+            self._services.append(Service(broker, voice, name, luck, may_be_full=full is not None))
+            self._begin(self._services[-1].step)
         self._enough = threading.Event()
         self._filler: threading.Thread | None = None
         if full is not None:
@@ -248,15 +253,27 @@ class Crew:
         self._threads[-1].start()
 
     def work(self, seconds: float | None) -> None:
-        """Works for that long (None: until something goes wrong); in the end there is space again."""
+        """Works for that long (None: until something goes wrong).
+
+        If the disk fills up, also until something was refused, and then, with space again, until something was sent.
+        """
         self._stop.wait(seconds)
         if self._filler is not None:
+            self._wait_until(lambda: any(service.refused for service in self._services))
             self._enough.set()
             self._filler.join()
+            before = [service.sent for service in self._services]
+            self._wait_until(lambda: [service.sent for service in self._services] != before)
             self._stop.wait(0.05)
         self._stop.set()
         for thread in self._threads:
             thread.join()
+
+    def _wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Waits at most 20 s; the test fails later if it is still not so."""
+        until = time.monotonic() + 20
+        while not is_so() and time.monotonic() < until and not self._stop.wait(0.005):
+            pass
 
 
 def work(voice: Voice, arguments: dict[str, Any]) -> None:

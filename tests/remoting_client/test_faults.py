@@ -137,7 +137,8 @@ class History:
         time.sleep(1)
         self._closed.set()
         self._threads[2].join()
-        assert self.problems == []
+        for problem in self.problems:
+            raise problem
         assert self.acknowledged - self.seen == set()
         assert self._told(committed - self.positions.keys()) == {}, "what was committed is seen"
         assert self._told(self.positions.keys() - committed) == {}, "nothing that was rolled back is seen"
@@ -163,7 +164,7 @@ def test_cut_frames_lose_nothing_and_commit_nothing_twice(
         assert len(address) == len(broker_proxy.address)
         broker = stack.enter_context(txstore.connect(names_proxy.address, **SOON))
         history = History(broker, topic, SEED)
-        eventually(lambda: len(history.acknowledged) > 5)
+        eventually(lambda: len(history.acknowledged) > 5 and bool(history.seen))
         broker_proxy.cuts = names_proxy.cuts = random.Random(SEED)
         broker_proxy.drop_all()
         time.sleep(SECONDS)
@@ -208,7 +209,7 @@ def test_clients_reconnect_to_a_broker_that_was_killed(restarted: Restarted, top
         message = Message(f"late-{topic}", b"17", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "5"})
         pending = producer.send_in_transaction(message)
         history = History(broker, topic, SEED)
-        eventually(lambda: len(history.acknowledged) > 20 and len(history.ledger.decided) > 5)
+        eventually(lambda: len(history.acknowledged) > 20 and len(history.ledger.decided) > 5 and bool(history.seen))
         restarted.kill()
         before = len(history.acknowledged)
         with pytest.raises((txstore.BrokerUnreachableError, txstore.BrokerTimeoutError)):
