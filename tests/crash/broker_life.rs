@@ -368,7 +368,8 @@ impl Life<'_> {
         self.tell("killed");
     }
 
-    /// The broker is killed while it writes a record.
+    /// The broker is killed while it writes a record. If older bytes complete the record, older records may follow it,
+    /// as after a whole one: then this writes nothing of it.
     fn torn_record(&mut self) {
         let (at, log, next) = (self.broker.at, self.broker.log.clone(), self.broker.next.clone());
         self.broker.message(TOPICS[0], 0, &mut 0);
@@ -378,8 +379,16 @@ impl Life<'_> {
         (self.broker.at, self.broker.log, self.broker.next) = (at, log, next);
         if same_file {
             let torn = 20 + self.broker.chance.index(bytes.len() - 21);
-            self.put(&format!("commitlog/{:020}", at - at % file_size), at % file_size, &bytes[..torn], file_size);
-            self.tell("torn record");
+            let (path, position) = (format!("commitlog/{:020}", at - at % file_size), at % file_size);
+            let mut older = vec![0; torn];
+            self.memory.open(&path, OpenMode::Read).unwrap().read_at(&mut older, position).unwrap();
+            self.put(&path, position, &bytes[..torn], file_size);
+            if self.on_disk().1 == at {
+                self.tell("torn record");
+            } else {
+                self.put(&path, position, &older, file_size);
+                self.tell("killed");
+            }
         }
     }
 
