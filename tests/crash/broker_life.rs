@@ -368,8 +368,8 @@ impl Life<'_> {
         self.tell("killed");
     }
 
-    /// The broker is killed while it writes a record. If older bytes complete the record, older records may follow it,
-    /// as after a whole one: then this writes nothing of it.
+    /// The broker is killed while it writes a record. If older bytes would complete it and an older record follow, as
+    /// may happen to a whole one, it is killed before.
     fn torn_record(&mut self) {
         let (at, log, next) = (self.broker.at, self.broker.log.clone(), self.broker.next.clone());
         self.broker.message(TOPICS[0], 0, &mut 0);
@@ -378,16 +378,15 @@ impl Life<'_> {
         let bytes = self.broker.log[log.len()..].to_vec();
         (self.broker.at, self.broker.log, self.broker.next) = (at, log, next);
         if same_file {
-            let torn = 20 + self.broker.chance.index(bytes.len() - 21);
-            let (path, position) = (format!("commitlog/{:020}", at - at % file_size), at % file_size);
-            let mut older = vec![0; torn];
-            self.memory.open(&path, OpenMode::Read).unwrap().read_at(&mut older, position).unwrap();
-            self.put(&path, position, &bytes[..torn], file_size);
-            if self.on_disk().1 == at {
-                self.tell("torn record");
-            } else {
-                self.put(&path, position, &older, file_size);
+            let torn = &bytes[..20 + self.broker.chance.index(bytes.len() - 21)];
+            let (base, mut after) = log_bytes(&self.memory);
+            after.drain(..(at - base) as usize);
+            after[..torn.len()].copy_from_slice(torn);
+            if walk(&after, at, file_size).0.len() > 1 {
                 self.tell("killed");
+            } else {
+                self.put(&format!("commitlog/{:020}", at - at % file_size), at % file_size, torn, file_size);
+                self.tell("torn record");
             }
         }
     }
