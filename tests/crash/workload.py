@@ -23,6 +23,7 @@ from typing import Any
 
 import txstore
 from tests.crash.zygote import Voice
+from tests.waiting import eventually
 from txstore import (
     AlreadyEndedError,
     DiskFullError,
@@ -259,21 +260,15 @@ class Crew:
         """
         self._stop.wait(seconds)
         if self._filler is not None:
-            self._wait_until(lambda: any(service.refused for service in self._services))
+            eventually(lambda: self._stop.is_set() or any(service.refused for service in self._services), 20)
             self._enough.set()
             self._filler.join()
             before = [service.sent for service in self._services]
-            self._wait_until(lambda: [service.sent for service in self._services] != before)
+            eventually(lambda: self._stop.is_set() or [service.sent for service in self._services] != before, 20)
             self._stop.wait(0.05)
         self._stop.set()
         for thread in self._threads:
             thread.join()
-
-    def _wait_until(self, is_so: Callable[[], bool]) -> None:
-        """Waits at most 20 s; the test fails later if it is still not so."""
-        until = time.monotonic() + 20
-        while not is_so() and time.monotonic() < until and not self._stop.wait(0.005):
-            pass
 
 
 def work(voice: Voice, arguments: dict[str, Any]) -> None:
