@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 import txstore
 from tests.golden.unpack import Unpacked
 from tests.spark.stores import fill
+from tests.spark.workers import environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,9 +42,7 @@ def spark() -> Iterator[SparkSession]:
     why = missing()
     if why is not None:
         pytest.skip(why)
-    # Workers take this from the environment; otherwise they start whatever python3 is on the path.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ.update(environment())
     from pyspark.sql import SparkSession
 
     with warnings.catch_warnings():

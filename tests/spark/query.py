@@ -13,11 +13,12 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from tests.spark.workers import environment
+
 
 def builder(memory: str = "1g") -> SparkSession.Builder:
     """The configuration of a session as in the tests."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ.update(environment())
     return (
         SparkSession.builder.master("local[2]")
         .config("spark.driver.memory", memory)

@@ -22,6 +22,7 @@ from spark import archive_commit_log, compare_stores, transaction_report
 from tests.copies import killed_copy
 from tests.spark.conftest import JAVA_OPTIONS
 from tests.spark.stores import message
+from tests.spark.workers import environment
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -117,10 +118,9 @@ def submitted(job: str, *arguments: object) -> subprocess.Popen[str]:
     command += ["--conf", "spark.python.authenticate.socketTimeout=2m"]
     for setting in ("spark.ui.enabled=false", "spark.log.level=ERROR", "spark.sql.shuffle.partitions=2"):
         command += ["--conf", setting]
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     return subprocess.Popen(
-        [*command, str(JOBS / job), *map(str, arguments)],
-        env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        [*command, str(JOBS / job), *map(str, arguments)], env=os.environ | environment(),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
 
 
