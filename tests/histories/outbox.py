@@ -146,11 +146,13 @@ class _Run:
 
     def disturb(self, seconds: float) -> None:
         """Does so for some time, and until something of everything has happened."""
-        until = time.monotonic() + seconds
+        until, pause = time.monotonic() + seconds, 0.1
         while (now := time.monotonic()) < until or not self.has_tried_all():
             while self.later and self.later[0][0] <= now:
                 heapq.heappop(self.later)[2]()
-            time.sleep(self.chance.uniform(0.02, 0.2))
+            if now > until:
+                pause *= 1.2  # A busy machine kills processes before they take anything over, unless they live longer.
+            time.sleep(self.chance.uniform(0.2, 2) * pause)
             if self.forwarder is not None and self.forwarder.poll() is not None:
                 self.start_forwarder()  # It ends if there is no broker when it starts.
             event = self.chance.random()
