@@ -17,7 +17,6 @@ import pytest
 import txstore
 from tests.golden.unpack import Unpacked
 from tests.spark.stores import fill
-from tests.spark.workers import environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,26 +41,11 @@ def spark() -> Iterator[SparkSession]:
     why = missing()
     if why is not None:
         pytest.skip(why)
-    os.environ.update(environment())
-    from pyspark.sql import SparkSession
+    from tests.spark.query import builder
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        session = (
-            SparkSession.builder.master("local[2]")
-            .appName("txstore tests")
-            .config("spark.driver.memory", "1g")
-            .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.sql.shuffle.partitions", "2")
-            # A machine with other work starts a worker late.
-            .config("spark.python.authenticate.socketTimeout", "2m")
-            .config("spark.log.level", "ERROR")
-            .getOrCreate()
-        )
+        session = builder().appName("txstore tests").config("spark.driver.extraJavaOptions", JAVA_OPTIONS).getOrCreate()
         yield session
         session.stop()
 

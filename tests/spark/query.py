@@ -27,6 +27,7 @@ def builder(memory: str = "1g") -> SparkSession.Builder:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
+        # A machine with other work starts a worker late.
         .config("spark.python.authenticate.socketTimeout", "2m")
         .config("spark.log.level", "ERROR")
     )
