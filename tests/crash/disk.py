@@ -78,8 +78,11 @@ def let_go(device: str, file: Path) -> None:
     def is_free() -> bool:
         try:
             return backing_file.read_text().strip() != str(file)
-        except FileNotFoundError:
-            return True
+        except OSError as error:
+            # With its file a device loses this attribute, whether it was opened before or not.
+            if error.errno in (errno.ENOENT, errno.ENODEV):
+                return True
+            raise
 
     eventually(is_free)
 
