@@ -178,39 +178,47 @@ def on_a_full_disk(voice: Voice, arguments: dict[str, Any]) -> None:
 
 
 def on_a_full_image(voice: Voice, arguments: dict[str, Any]) -> None:
-    """Works on a file system that is full for a while. The system writes back dirty pages again and again, as it
-    does by itself after some seconds: after that a file system that copies on write needs space for each byte.
+    """Works on a file system that is full for a while, `times` times, without opening the store again. The system
+    writes back dirty pages again and again, as it does by itself after some seconds: after that a file system that
+    copies on write needs space for each byte.
     """
-    script, directory = Script(voice, arguments), Path(arguments["filled"])
+    script, directory, store = Script(voice, arguments), Path(arguments["filled"]), arguments["path"]
     script.open()
     assert script.broker is not None
-    for _ in range(60):
-        script.prepare()
-        script.send()
-    script.broker.flush()
-    script.broker.store.snapshot()
-    os.sync()
-    if arguments["shares"]:
-        store = arguments["path"]
-        subprocess.run(["cp", "-r", "--reflink=always", store, f"{store}.copy"], check=True)
-    with txstore.open(arguments["path"], read_only=True) as reader, _filled_by_writing(directory):
-        voice.say("full")
-        for number in range(1500):
-            script.tried(lambda: script.send(10))
-            if number % 50 == 0:
-                script.tried(script.end)
-                os.sync()
-        _reach(reader, 0)  # It may see less than there is, but nothing that is not there.
+    for time_full in range(arguments["times"]):
+        for _ in range(arguments["halves"]):
+            script.prepare()
+            script.send()
+        script.broker.flush()
+        script.broker.store.snapshot()
         os.sync()
-    voice.say("room")
-    until = time.monotonic() + 60
-    while not script.tried(script.send):  # Such a file system frees space at a time of its own choice.
-        assert time.monotonic() < until, "space came back, but sends do not work"
-        time.sleep(0.01)
-        os.sync()
+        if arguments["shares"] and time_full == 0:
+            subprocess.run(["cp", "-r", "--reflink=always", store, f"{store}.copy"], check=True)
+        with (
+            txstore.open(store, read_only=True) as reader,
+            _filled_by_writing(directory, arguments["pages_left"]),
+        ):
+            voice.say("full")
+            refused = False
+            for number in range(_SENDS_MAX):
+                refused |= not script.tried(lambda: script.send(arguments["messages"]))
+                if number % 50 == 0:
+                    script.tried(script.end)
+                    os.sync()
+                if refused and number >= arguments["sends"]:
+                    break
+            assert refused, "the disk never became full"
+            _reach(reader, 0)  # It may see less than there is, but nothing that is not there.
+            os.sync()
+        voice.say("room")
+        until = time.monotonic() + 60
+        while not script.tried(script.send):  # Such a file system frees space at a time of its own choice.
+            assert time.monotonic() < until, "space came back, but sends do not work"
+            time.sleep(0.01)
+            os.sync()
     while script.halves:
         script.end()
-    with txstore.open(arguments["path"], read_only=True) as reader:
+    with txstore.open(store, read_only=True) as reader:
         _reach(reader, script.broker.stat().visible_physical_offset)
     script.close()
     voice.say("closed")
@@ -226,8 +234,8 @@ def _reach(reader: EmbeddedBroker, end: int) -> None:
 
 
 @contextlib.contextmanager
-def _filled_by_writing(directory: Path) -> Iterator[None]:
-    """A file system on which no byte can be written any more, until the context ends."""
+def _filled_by_writing(directory: Path, pages_left: int) -> Iterator[None]:
+    """A file system on which no more than some pages can be written, until the context ends."""
     fillers = [directory / f"filler{number}" for number in range(4)]
     try:
         for filler in fillers:
@@ -236,6 +244,8 @@ def _filled_by_writing(directory: Path) -> Iterator[None]:
                 while True:
                     file.write(block)
             os.sync()
+        os.truncate(fillers[0], max(0, fillers[0].stat().st_size - (pages_left << 12)))
+        os.sync()
         yield
     finally:
         for filler in fillers:
