@@ -268,11 +268,13 @@ def _is_locked(lock: Path) -> bool:
 def _lock_holders(lock: Path) -> list[int]:
     """The processes that hold a lock on the file, as far as this user may see them."""
     found = set()
-    for opened in _PROC.glob("[0-9]*/fd/*"):
+    for process in _PROC.glob("[0-9]*"):
         with suppress(OSError):  # It has ended, or belongs to another user.
-            about = opened.parents[1] / "fdinfo" / opened.name
-            if os.path.samestat(opened.stat(), lock.stat()) and "\nlock:" in about.read_text():
-                found.add(int(opened.parts[2]))
+            for opened in (process / "fd").iterdir():
+                with suppress(OSError):  # It was closed.
+                    about = process / "fdinfo" / opened.name
+                    if os.path.samestat(opened.stat(), lock.stat()) and "\nlock:" in about.read_text():
+                        found.add(int(process.name))
     return sorted(found)
 
 
