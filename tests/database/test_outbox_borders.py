@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,30 @@ def test_on_sqlite_a_message_is_visible_when_the_commit_returns(
             if kind.name == "sqlalchemy sqlite":
                 assert bodies(broker)[-1] == b"%d" % number
     eventually(lambda: len(bodies(broker)) == 50)
+
+
+@pytest.mark.parametrize("kind", ["sqlalchemy sqlite"], indirect=True)
+def test_the_commit_waits_for_the_thread_that_has_claimed_its_row(
+    broker: EmbeddedBroker, producer: OutboxProducer, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread may look for commits just before the commit's hook, and append after the commit has returned."""
+    forwarder = producer._forwarder
+    append, committed = forwarder._appending.append, forwarder.committed
+
+    async def late(*arguments: Any, **options: Any) -> Any:
+        time.sleep(0.2)  # In its thread.
+        return await append(*arguments, **options)
+
+    def after_the_thread(row_id: int, *arguments: Any) -> None:
+        eventually(lambda: row_id in forwarder._claimed)
+        committed(row_id, *arguments)
+
+    monkeypatch.setattr(forwarder._appending, "append", late)
+    monkeypatch.setattr(forwarder, "committed", after_the_thread)
+    with Session(kind.engine) as session:
+        producer.send(Message("orders", b"1"), session=session)
+        session.commit()
+        assert bodies(broker) == [b"1"]
 
 
 def test_savepoints(broker: EmbeddedBroker, producer: OutboxProducer, kind: Kind) -> None:

@@ -73,6 +73,7 @@ _log = logging.getLogger("txstore.database.outbox")
 
 _ROWS = 500  # Read, appended and deleted in one step.
 _DELETE_ROWS = 32, 100  # Deleted by one transaction of a service on SQLite, at least and at most.
+_CLAIMED_SECONDS = 1.0  # A commit waits at most so long for the thread that has claimed its row.
 _POLL_SECONDS = (0.002, 0.1)  # Between two looks for commits, at least and at most.
 _STEADY_SECONDS = 0.01  # At most, while looks find rows, but few.
 _FEW_ROWS = 32  # A look takes about as long without rows as with so many.
@@ -147,6 +148,8 @@ class Forwarder:
         self.new_id = itertools.count(self._own.start).__next__
         """Returns the id of a new row."""
         self._lock = threading.Lock()
+        self._settled = threading.Condition(self._lock)
+        """Notified when rows that were claimed are in the log, or no longer claimed."""
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -198,9 +201,11 @@ class Forwarder:
         return ()
 
     def committed(self, row_id: int, row: OutboxRow, queue_id: int) -> None:
-        """Appends the message of a row that was read as committed, unless the thread does. Never waits for a disk."""
+        """Appends the message of a row that was read as committed, or waits while the thread does. Never waits for a
+        disk, nor long for a thread that cannot append it now."""
         with self._lock:
             if row_id in self._claimed:
+                self._settled.wait_for(lambda: row_id in self._in_log or row_id not in self._claimed, _CLAIMED_SECONDS)
                 return
             self._claimed.add(row_id)
             self._inserted.pop(row_id)
@@ -421,6 +426,7 @@ class Forwarder:
         gone = [one.id for one in new if one.row is None and one.id not in read]
         with self._lock:
             self._claimed.difference_update(gone)
+            self._settled.notify_all()
         return [one if one.row is not None else read[one.id] for one in new if one.row is not None or one.id in read]
 
     def _note_appended(self, ids: list[int]) -> None:
@@ -428,6 +434,7 @@ class Forwarder:
         with self._lock:
             self._in_log.update(ids)
             self._appended.add(ids, end)
+            self._settled.notify_all()
 
     def _again(self, rows: Iterable[Row]) -> None:
         """Makes rows wait for the next look."""
@@ -436,10 +443,12 @@ class Forwarder:
             for row in rows:
                 self._claimed.discard(row.id)
                 self._inserted.add(row.id, row.row, row.queue_id, now, group_seq=row.group_seq)
+            self._settled.notify_all()
 
     def _drop(self, ids: Iterable[int]) -> None:
         with self._lock:
             self._claimed.difference_update(ids)
+            self._settled.notify_all()
 
     async def _warn_if_old(self, handle: Handle, error: TxStoreError) -> None:
         """Warns if the oldest row of this process has waited for long."""
