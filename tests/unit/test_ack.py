@@ -130,9 +130,10 @@ def test_nack_delivers_again_later_also_after_an_exception(any_broker: Any) -> N
         first.nack(1)
         raise KeyError("shipping")
     with any_broker.consumer("c", "t") as consumer:
-        messages = take(consumer, 9)
-        assert bodies(messages) == [1]
-        messages += take(consumer, 9)
+        messages: list[Any] = []
+        while len(messages) < 2:
+            messages += take(consumer, 9)
+    # On a busy machine both come at once.
     assert [(int(message.body), message.reconsume_times, message.topic) for message in messages] == [
         (1, 0, "t"),
         (0, 1, "t"),

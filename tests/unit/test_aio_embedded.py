@@ -506,6 +506,7 @@ def test_a_broker_that_is_never_closed_leaves_nothing_on_its_loop(tmp_path: Path
         before = sync_threads()
         broker = await txstore.aio.open(tmp_path / "store", **SMALL).__aenter__()
         await broker.producer("g").send(Message("t", b"0"))
+        await until(lambda: len(sync_threads() - before) == 1)  # A thread names itself.
         (own,) = sync_threads() - before
         del broker
 

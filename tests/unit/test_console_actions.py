@@ -101,7 +101,8 @@ def test_ask_now_asks_long_before_the_check_is_due(served: Server, browser: Brow
         assert "a producer is asked" in page.text
         eventually(partial(committed, served.broker, name))
     assert listener.checked == [name]
-    assert "was asked: COMMIT" in browser.get(f"/transaction?id={name}").text
+    # The history has it a moment after the log.
+    eventually(lambda: "was asked: COMMIT" in browser.get(f"/transaction?id={name}").text)
 
 
 def test_who_registers_after_nobody_could_be_asked_is_not_asked(served: Server, scripted: type[Scripted]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.conftest import OpenStore, Scripted, bodies
+from tests.waiting import eventually
 from txstore import (
     ConsumeFromWhere,
     EmbeddedBroker,
@@ -137,13 +138,10 @@ def test_retries_of_a_deleted_topic_are_not_delivered_when_it_is_created_again(b
     fill(broker, "paid", 1)
     for topic in ("orders", "paid"):
         with broker.consumer("g", topic) as consumer:
-            consumer.poll(1)[0].retry(1)
+            consumer.poll(1)[0].retry(2)
     with pytest.raises(InUseError, match="1 delayed"):
         broker.delete_topic("orders")
-    wait = 0
-    while wait < 200 and broker.store.delayed_messages("orders") + broker.store.delayed_messages("paid"):
-        broker.wait(broker.stat().max_physical_offset, 50)
-        wait += 1
+    eventually(lambda: not broker.store.delayed_messages("orders") + broker.store.delayed_messages("paid"))
     broker.delete_topic("orders")
     broker.create_topic("orders", 1)
     assert consumed(broker, "g", "orders") == []

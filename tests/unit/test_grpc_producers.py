@@ -18,6 +18,7 @@ from tests.programs import ProgramError
 from tests.unit.conftest import OpenStore
 from tests.waiting import eventually
 from txstore import EmbeddedBroker, Server, ServerConfig, errors
+from txstore.broker.operations import Operations
 
 UNIMPLEMENTED, INTERNAL = 12, 13
 GRPC = ServerConfig(listen=None, name_server=None, grpc="127.0.0.1:0")
@@ -159,13 +160,17 @@ def timestamp(seconds_from_now: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f".{int(at % 1 * 1000):03d}Z"
 
 
+def not_before(delivered: Any, due: str) -> bool:
+    return f"{delivered.store_timestamp:%Y-%m-%dT%H:%M:%S.%f}" >= due[:-1]
+
+
 def test_message_is_delivered_at_its_time(broker: EmbeddedBroker, client: GrpcClient) -> None:
     due = timestamp(1.3)
     assert code(client.send(message("orders", b"late", message_type="DELAY", delivery_timestamp=due))) == "OK"
     assert code(client.send(message("orders", b"past", message_type="DELAY", delivery_timestamp=timestamp(-9)))) == "OK"
     eventually(lambda: {one.body for one in stored(broker, "orders")} == {b"late", b"past"})
     (late,) = (one for one in stored(broker, "orders") if one.body == b"late")
-    assert f"{late.store_timestamp:%Y-%m-%dT%H:%M:%S.%f}" >= due[:-1], "not before its time"
+    assert not_before(late, due)
 
 
 def test_time_too_far_ahead_is_refused(client: GrpcClient) -> None:
@@ -178,7 +183,7 @@ def test_time_too_far_ahead_is_refused(client: GrpcClient) -> None:
 
 def test_recalled_message_is_never_delivered(broker: EmbeddedBroker, client: GrpcClient) -> None:
     answers = [
-        client.send(message("orders", body, message_type="DELAY", delivery_timestamp=timestamp(1.5)))
+        client.send(message("orders", body, message_type="DELAY", delivery_timestamp=timestamp(4)))
         for body in (b"recalled", b"kept")
     ]
     recalled, kept = (entry for answer in answers for entry in answer["entries"])
@@ -204,12 +209,13 @@ def test_message_without_a_time_has_no_recall_handle(client: GrpcClient) -> None
 
 def test_transaction_with_a_time_is_delivered_at_it(broker: EmbeddedBroker, client: GrpcClient) -> None:
     broker.create_topic("orders")
-    sent = client.send(message("orders", b"t", message_type="TRANSACTION", delivery_timestamp=timestamp(1.2)))
+    due = timestamp(1.2)
+    sent = client.send(message("orders", b"t", message_type="TRANSACTION", delivery_timestamp=due))
     (entry,) = sent["entries"]
     end = {"topic": {"name": "orders"}, "message_id": entry["message_id"], "transaction_id": entry["transaction_id"]}
     assert code(client.call("EndTransaction", end | {"resolution": "COMMIT", "source": "SOURCE_CLIENT"})) == "OK"
-    assert stored(broker, "orders") == []
     eventually(lambda: [one.body for one in stored(broker, "orders")] == [b"t"])
+    assert not_before(stored(broker, "orders")[0], due)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +312,14 @@ def test_forged_end_changes_nothing(broker: EmbeddedBroker, client: GrpcClient, 
     assert stored(broker, "payments") == []
 
 
-def test_check_comes_down_the_stream_of_the_sender(grpc_wire: GrpcWire, broker: EmbeddedBroker, server: Server) -> None:
+def test_check_comes_down_the_stream_of_the_sender(grpc_wire: GrpcWire, open_store: OpenStore) -> None:
+    # The check after one that is not answered in time goes to the other producer.
+    broker = open_store(transaction_timeout=0.05, transaction_check_interval=3600)
+    with Server(broker, GRPC) as server:
+        is_checked_at_the_sender(grpc_wire, broker, server)
+
+
+def is_checked_at_the_sender(grpc_wire: GrpcWire, broker: EmbeddedBroker, server: Server) -> None:
     sender, other = connect(grpc_wire, server), connect(grpc_wire, server)
     streams = {one.id: listening(one, "orders") for one in (other, sender)}
     half = message("orders", b"tx", {"a": "1"}, message_type="TRANSACTION", tag="t")
@@ -322,6 +335,7 @@ def test_check_comes_down_the_stream_of_the_sender(grpc_wire: GrpcWire, broker: 
     assert streams[other.id].read_if_any(0) is None
     # Several clients send 0 for "unknown".
     assert code(sender.end("orders", entry, "TRANSACTION_RESOLUTION_UNSPECIFIED", "SOURCE_SERVER_CHECK")) == "OK"
+    assert Operations(broker).ask(entry["message_id"])
     assert (
         streams[sender.id].read()["recover_orphaned_transaction_command"]["transaction_id"] == entry["transaction_id"]
     )

@@ -104,7 +104,7 @@ def test_another_user_is_not_served(store: Path, monkeypatch: pytest.MonkeyPatch
         import os, socket, sys
         os.setuid(int(sys.argv[2]))
         with socket.socket(socket.AF_UNIX) as line:
-            line.settimeout(2)
+            line.settimeout(int(sys.argv[3]))
             line.connect("\\0" + sys.argv[1])
             try:
                 print(line.recv(1))
@@ -114,6 +114,7 @@ def test_another_user_is_not_served(store: Path, monkeypatch: pytest.MonkeyPatch
     with txstore.open(store, shared=True):
         holder = read_holder(str(store))
         assert holder is not None
-        for user, said in ((65534, "b''\n"), (0, "served\n")):
-            command = [sys.executable, "-c", textwrap.dedent(code), holder.socket.removeprefix("@"), str(user)]
+        for user, said, seconds in ((65534, "b''\n", 60), (0, "served\n", 2)):
+            arguments = [holder.socket.removeprefix("@"), str(user), str(seconds)]
+            command = [sys.executable, "-c", textwrap.dedent(code), *arguments]
             assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == said

@@ -7,6 +7,7 @@ own client is in tests/remoting.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import ssl
@@ -233,7 +234,7 @@ def test_incomplete_handshake_does_not_block_others(broker: EmbeddedBroker, auth
     with pytest.raises(ssl.SSLWantReadError):
         client.do_handshake()
     first = hello.read()
-    with serving(broker, authority.pair(), tls_handshake_timeout=1.0) as server:
+    with serving(broker, authority.pair(), tls_handshake_timeout=4.0) as server:
         assert server.address is not None
         host, _, port = server.address.rpartition(":")
         lines = [socket.create_connection((host, int(port)), 15) for _ in range(3)]
@@ -242,8 +243,9 @@ def test_incomplete_handshake_does_not_block_others(broker: EmbeddedBroker, auth
             lines[1].sendall(first)
             assert sends(server.address, context).code == 0
             for line in lines:
-                while line.recv(4096):  # The server's own half of the handshake, then the end of the connection.
-                    pass
+                with contextlib.suppress(ConnectionError):
+                    while line.recv(4096):  # The server's own half of the handshake, then the connection's end.
+                        pass
         finally:
             for line in lines:
                 line.close()

@@ -273,9 +273,9 @@ def test_source_that_lost_its_first_files_is_copied_from_what_it_has(tmp_path: P
 
 
 def test_copies_that_are_required_exist_before_the_answer(tmp_path: Path) -> None:
-    with serve(tmp_path / "source", replicas_required=2, replica_timeout=1.0) as source:
+    with serve(tmp_path / "source", replicas_required=2, replica_timeout=3.0) as source:
         assert source.address is not None
-        with txstore.connect(source.address) as client:
+        with txstore.connect(source.address, send_msg_timeout=60) as client:
             producer = client.producer("shop")
             with pytest.raises(BrokerBusyError, match="1 replicas must be connected, 0 are: nothing was stored"):
                 producer.send(Message("orders", b"none"))
@@ -288,8 +288,10 @@ def test_copies_that_are_required_exist_before_the_answer(tmp_path: Path) -> Non
                 with client.transaction_producer("shop", Committing()) as halves:
                     halves.send_in_transaction(Message("orders", b"half"))
                     assert copy.broker.store.durable_end == source.broker.store.appended_end
-            # The replica was there a moment ago, so the message is stored. Nobody sees it before it is copied.
-            late = producer.send(Message("orders", b"late"))
+                # The replica was there a moment ago, so the message is stored. Nobody sees it before it is copied.
+                assert copy.replica is not None
+                copy.replica.stop()
+                late = producer.send(Message("orders", b"late"))
             assert getattr(late, "send_status").name == "FLUSH_SLAVE_TIMEOUT"  # noqa: B009
             assert b"late" not in bodies(source, "orders")
             with replica(tmp_path / "copy", source) as copy:
@@ -301,7 +303,10 @@ def test_copies_that_are_required_exist_before_the_answer(tmp_path: Path) -> Non
 def test_nothing_is_read_that_only_one_of_two_required_copies_has(tmp_path: Path) -> None:
     with serve(tmp_path / "source", replicas_required=2, replica_timeout=20.0) as source:
         assert source.address is not None
-        with txstore.connect(source.address) as client, replica(tmp_path / "copy", source) as copy:
+        with (
+            txstore.connect(source.address, send_msg_timeout=60) as client,
+            replica(tmp_path / "copy", source) as copy,
+        ):
             eventually(lambda: source.native.replicas() != [])
             client.producer("shop").send(Message("orders", b"1"))
             assert copy.replica is not None
@@ -320,7 +325,10 @@ def test_half_message_is_not_checked_before_it_is_copied(tmp_path: Path, caplog:
     options: dict[str, Any] = {"transaction_check_interval": 0.05, "transaction_timeout": 0}
     with serve(tmp_path / "source", replicas_required=2, replica_timeout=20.0, **options) as source:
         assert source.address is not None
-        with txstore.connect(source.address) as client, replica(tmp_path / "copy", source) as copy:
+        with (
+            txstore.connect(source.address, send_msg_timeout=60) as client,
+            replica(tmp_path / "copy", source) as copy,
+        ):
             eventually(lambda: source.native.replicas() != [])
             producer = client.transaction_producer("shop", Committing())
             assert copy.replica is not None

@@ -119,13 +119,13 @@ def broker(open_store: Any) -> txstore.EmbeddedBroker:
 
 
 def test_old_files_are_removed_by_themselves(open_store: Any) -> None:
-    broker = open_store(**SMALL, file_reserved_time=1, clean_resource_interval=0.05)
+    broker = open_store(**SMALL, file_reserved_time=4, clean_resource_interval=0.05)
     fill(broker, "t", 40)
     with broker.consumer("c", "t") as consumer:
         while consumer.poll(timeout=0):
             pass
     assert broker.stat().min_physical_offset == 0, "no file is old yet"
-    eventually(lambda: broker.stat().min_physical_offset > 2 * FILE, 10)
+    eventually(lambda: broker.stat().min_physical_offset > 2 * FILE)
     first, end = broker.queue_range("t", 0)
     assert 0 < first < end == 40
     with pytest.raises(OffsetTooOldError) as caught:
@@ -175,8 +175,8 @@ def test_pending_transaction_is_discarded_after_the_retention_time_and_then_remo
     half = sent.send_result
     fill(broker, "t", 20)
     assert broker.stat().min_physical_offset == 0
-    eventually(lambda: not broker.transactions(), 10)
-    eventually(lambda: broker.stat().min_physical_offset > half.physical_offset, 10)
+    eventually(lambda: not broker.transactions())
+    eventually(lambda: broker.stat().min_physical_offset > half.physical_offset)
     # The record of the discard shows what became of the half message.
     with pytest.raises(AlreadyEndedError, match="discarded"):
         broker.end_transaction(half, LocalTransactionState.COMMIT)
@@ -247,7 +247,7 @@ def test_files_over_the_size_limit_are_removed_read_or_not(open_store: Any) -> N
         stat = broker.stat()
         return int(stat.max_physical_offset - stat.min_physical_offset)
 
-    eventually(lambda: log_bytes() <= 3 * FILE, 10)
+    eventually(lambda: log_bytes() <= 3 * FILE)
     assert log_bytes() > FILE
 
 

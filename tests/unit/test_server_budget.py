@@ -90,7 +90,8 @@ def test_unread_responses_do_not_fill_the_memory(broker: EmbeddedBroker) -> None
                 with contextlib.suppress(OSError):
                     wire.socket.sendall(frame(json_header(PULL, pulling(), 1)) * 30)
             eventually(lambda: server.native.counters()["connections_dropped"] > 5)
-            assert 30 * MIB < peak[0] <= most
+            eventually(lambda: peak[0] > 30 * MIB)  # As the other thread has seen it.
+            assert peak[0] <= most
 
             def is_served() -> bool:
                 with contextlib.suppress(ConnectionError), connect(server) as bystander:

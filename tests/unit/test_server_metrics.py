@@ -106,7 +106,7 @@ def server(broker: EmbeddedBroker) -> Iterator[Server]:
 
 
 def test_messages_are_counted_by_topic_and_kind(server: Server, wire: Wire, broker: EmbeddedBroker) -> None:
-    plans = [("normal", ""), ("normal", ""), ("fifo", properties(__SHARDINGKEY="k")), ("delay", properties(DELAY="1"))]
+    plans = [("normal", ""), ("normal", ""), ("fifo", properties(__SHARDINGKEY="k")), ("delay", properties(DELAY="18"))]
     for _, text in plans:
         assert wire.call(SEND_V2, sending(text=text), b"x").code == 0
     assert wire.call(SEND_V2, half(), b"tx").code == 0
@@ -193,7 +193,8 @@ def test_transactions_are_counted_by_outcome(server: Server, wire: Wire, broker:
 
 def test_checks_are_counted_by_result(open_store: OpenStore) -> None:
     """One transaction, by a client: unknown, no answer, commit; another: discarded without any answer."""
-    broker = open_store(transaction_timeout=0.05, transaction_check_interval=0.05, transaction_check_max=3)
+    soon: dict[str, Any] = {"transaction_timeout": 0.05, "transaction_check_interval": 0.05}
+    broker = open_store(**soon, transaction_check_max=10_000)
     with Server(broker, WITH_METRICS) as server:
         assert server.address is not None
         with Wire(server.address) as wire:
@@ -203,18 +204,21 @@ def test_checks_are_counted_by_result(open_store: OpenStore) -> None:
             wire.pushed(CHECK)
             wire.pushed(CHECK)
             wire.call(END, ending(sent, COMMIT, fromTransactionCheck="true"))
-            before = Seen(server).all("txstore_transaction_checks_total")
+        checks = Seen(server).all("txstore_transaction_checks_total")
+    # On a busy machine more of them come before an answer.
+    assert checks.pop(labels(result="sent")) >= 3
+    assert checks.pop(labels(result="no_answer")) >= 1
+    assert checks == {labels(result="unknown"): 1, labels(result="commit"): 1}
+    broker.close()
+    broker = open_store(**soon, transaction_check_max=3)
+    with Server(broker, WITH_METRICS) as server:
+        assert server.address is not None
+        with Wire(server.address) as wire:
             wire.call(SEND_V2, half(unique_id="ID2"), b"tx")
-            eventually(lambda: not broker.transactions(), 20)
+            eventually(lambda: not broker.transactions())
         seen = Seen(server)
-    assert before == {
-        labels(result="sent"): 3,
-        labels(result="unknown"): 1,
-        labels(result="no_answer"): 1,
-        labels(result="commit"): 1,
-    }
-    after = seen.all("txstore_transaction_checks_total")
-    assert (after[labels(result="sent")], after[labels(result="no_answer")]) == (6, 4)
+    checks = seen.all("txstore_transaction_checks_total")
+    assert checks == {labels(result="sent"): 3, labels(result="no_answer"): 3}
     assert seen.all("txstore_discarded_messages_total") == {labels(topic="orders"): 1}
     assert seen.one("txstore_transaction_ends_total", result="discarded") == 1
 

@@ -112,7 +112,8 @@ def test_one_check_over_the_connection_settles_all(open_store: OpenStore, state:
         with pytest.raises(KeyError), producer.transaction(order()) as tx:
             raise KeyError("the database")
         eventually(lambda: not broker.transactions())
-    assert asked == [(tx.transaction_id, b"0")]
+    # The next check may come before the server has the answer of the first.
+    assert set(asked) == {(tx.transaction_id, b"0")}
     assert seen(broker) == ([b"0", b"1", b"2", b"3", b"4"] if state is LocalTransactionState.COMMIT else [])
 
 

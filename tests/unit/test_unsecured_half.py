@@ -60,8 +60,12 @@ def silent_replica(source: Server) -> Iterator[None]:
     with Source(source.address, ConnectConfig()) as asking:
 
         def ask() -> None:
-            while not stopped.wait(0.02):
-                asking.copy({"replica": "silent", "offset": "0", "acknowledged": "0", "bytes": "1"})
+            fields = {"replica": "silent", "visible": str(1 << 62), "acknowledged": "0", "heldMillis": "100"}
+            offset = 0
+            while not stopped.is_set():
+                # It counts as connected while the request is held, which is until there is more.
+                _, piece = asking.copy(fields | {"offset": str(offset)})
+                offset += len(piece)
 
         thread = threading.Thread(target=ask)
         thread.start()
