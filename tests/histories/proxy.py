@@ -20,6 +20,7 @@ from tests.remoting_client.proxy import Proxy
 
 NAME = re.compile(rb"(?:plain|commit|rollback|either)-\d+-\d+")
 _DELAY_SECONDS = 0.3
+FAULTS = ("cuts", "delays", "doubles", "splits")
 
 
 class FaultyProxy(Proxy):

@@ -25,10 +25,11 @@ import txstore
 from tests.histories.checker import MISSING, Anomaly, History, anomalies, events_of
 from tests.histories.clients import NEW, SETTINGS, TOPIC
 from tests.histories.lost_tail import LostTail
-from tests.histories.proxy import FaultyProxy
+from tests.histories.proxy import FAULTS, FaultyProxy
 from tests.hostile import FLOODS
 from tests.peer.rocketmq import Peer
 from tests.process import Watch
+from tests.waiting import eventually
 
 _ROOT = Path(__file__).resolve().parents[2]
 QUEUES = 16
@@ -181,6 +182,7 @@ def run_history(folder: Path, seed: int, seconds: float, clients: int, restarts:
             time.sleep(chance.uniform(0.0, 1.0))
             server.start()
         time.sleep(seconds / (restarts + 1))
+        eventually(lambda: all(proxy.happened[fault] > 3 for fault in FAULTS))
         for group in groups:
             group.tell("stop")
         proxy.faults = 0.0

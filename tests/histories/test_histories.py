@@ -61,8 +61,6 @@ def test_clients_are_told_nothing_untrue(number: int, tmp_path: Path) -> None:
     assert report.statistics["sends acknowledged"] > CLIENTS
     assert report.statistics["committed"] > CLIENTS / 4
     assert report.statistics["rolled_back"] > 0
-    for fault in ("cuts", "delays", "doubles", "splits"):
-        assert report.statistics[fault] > 3
     shutil.rmtree(tmp_path)
 
 

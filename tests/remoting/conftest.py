@@ -29,6 +29,6 @@ def server(tmp_path: Path) -> Iterator[Server]:
     # A fixed port: ids of messages contain it.
     config = ServerConfig(listen=f"127.0.0.1:{peer.Peer.free_port()}", name_server="127.0.0.1:0")
     # A client that has just started must answer a check before the next is sent.
-    short = {"transaction_timeout": 0.5, "transaction_check_interval": 1.5, "transaction_check_max": 3}
+    short = {"transaction_timeout": 1.5, "transaction_check_interval": 2, "transaction_check_max": 3}
     with txstore.serve(tmp_path / "store", config=config, **short) as server:  # type: ignore[arg-type]
         yield server

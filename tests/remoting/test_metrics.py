@@ -9,7 +9,7 @@ import pytest
 
 import txstore
 from tests.peer import rocketmq as peer
-from tests.remoting.test_java_clients import produce, push
+from tests.remoting.test_java_clients import planned, produce, push
 from tests.unit.test_server_metrics import Seen, labels
 from tests.waiting import eventually
 from txstore import Server, ServerConfig
@@ -20,7 +20,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     listen = f"127.0.0.1:{peer.Peer.free_port()}"
     config = ServerConfig(listen=listen, name_server="127.0.0.1:0", metrics="127.0.0.1:0")
     # Checks are counted here: a client that has just started must answer one before the next is sent.
-    short = {"transaction_timeout": 0.5, "transaction_check_interval": 2, "transaction_check_max": 3}
+    short = {"transaction_timeout": 1.5, "transaction_check_interval": 3, "transaction_check_max": 3}
     with txstore.serve(tmp_path / "store", config=config, **short) as server:  # type: ignore[arg-type]
         yield server
 
@@ -29,7 +29,7 @@ def test_traffic_of_java_is_counted_under_rocketmq_s_names(java: peer.Peer, serv
     produce(java, server, 20)
     plans = [["COMMIT"], ["ROLLBACK"], ["UNKNOWN", "UNKNOWN", "COMMIT"], ["UNKNOWN"]]
     with java.producer(str(server.name_server), "payments") as producer:
-        producer.transactions([peer.message("orders", b"tx", answers=plan) for plan in plans])
+        producer.transactions([planned(b"tx", plan) for plan in plans])
         # Its own group, and the one that every Java client has in addition; a heartbeat names the language.
         connected = {labels(language="java", version="v5_4_0", protocol_type="remoting"): 2}
         eventually(lambda: Seen(server).all("rocketmq_producer_connections") == connected)

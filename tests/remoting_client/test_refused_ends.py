@@ -72,5 +72,10 @@ def test_end_sent_to_another_store_is_unknown_there(topic: str, tmp_path: Path) 
     with serve("one"):
         broker = txstore.connect(address, **SOON)
         sent = broker.transaction_producer(f"g-{topic}", Answers(UNKNOWN)).send_in_transaction(Message(topic, b"17"))
-    with serve("two"), broker, pytest.raises(txstore.TransactionNotFoundError, match="is not there"):
-        broker.end_transaction(sent.transaction_id, COMMIT)
+        connections = broker._client.connections
+        old = connections.live(address)
+        assert old is not None
+    with serve("two"), broker:
+        eventually(lambda: connections.live(address) is not old)  # It has seen the end of the first.
+        with pytest.raises(txstore.TransactionNotFoundError, match="is not there"):
+            broker.end_transaction(sent.transaction_id, COMMIT)

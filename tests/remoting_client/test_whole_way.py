@@ -17,6 +17,7 @@ import pytest
 
 import txstore
 from tests.peer import rocketmq as peer
+from tests.remoting_client.conftest import SOON
 from tests.remoting_client.helpers import COMMIT, ROLLBACK, UNKNOWN, Answers, take
 from tests.waiting import eventually
 from txstore import ConsumeFromWhere, ConsumeResult, Message
@@ -115,7 +116,7 @@ DIES = """
 import sys, time, txstore
 from txstore import LocalTransactionState, Message
 names, group, topic = sys.argv[1:]
-broker = txstore.connect(names)
+broker = txstore.connect(names, send_msg_timeout=60, request_timeout=60)
 producer = broker.transaction_producer(group, check_listener=lambda message: LocalTransactionState.ROLLBACK)
 with producer.transaction(Message(topic, b"orphan", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"})) as tx:
     print(tx.transaction_id, flush=True)
@@ -147,7 +148,7 @@ def test_offsets_are_the_brokers_and_tags_filter(remote: RemoteBroker, names: st
         first = take(consumer, 3)
         assert [int(message.body) for message in first] == sorted(int(message.body) for message in first)
     with (
-        txstore.connect(names) as other,
+        txstore.connect(names, **SOON) as other,
         other.consumer(f"c-{topic}", topic, tags="paid || refunded") as consumer,
     ):
         rest = take(consumer, 8 - len(first))
@@ -191,7 +192,7 @@ def test_clients_share_a_topic_and_rebalance(remote: RemoteBroker, names: str, t
     theirs: list[Any] = []
     with remote.consumer(group, topic) as first:
         mine += take(first, 10)
-        with txstore.connect(names) as other, other.consumer(group, topic) as second:
+        with txstore.connect(names, **SOON) as other, other.consumer(group, topic) as second:
 
             def both_read() -> int:
                 before = len(mine) + len(theirs)
@@ -271,7 +272,7 @@ def test_orderly_handler_gets_a_queue_in_order_after_a_failure(remote: RemoteBro
 
 def test_consumer_continues_from_offsets_that_an_operator_resets(names: str, topic: str) -> None:
     # RocketMQ 5 reports the reset with the answer to the next pull, which it may hold so long.
-    with txstore.connect(names, broker_suspend_max_time=1) as remote:
+    with txstore.connect(names, **SOON, broker_suspend_max_time=1) as remote:
         check_reset(remote, topic)
 
 

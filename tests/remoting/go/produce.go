@@ -118,7 +118,9 @@ func (p *planned) next(name string) primitive.LocalTransactionState {
 	if len(answers) == 0 {
 		return primitive.UnknowState
 	}
-	p.plans[name] = answers[1:]
+	if len(answers) > 1 { // The last answer holds for all later checks.
+		p.plans[name] = answers[1:]
+	}
 	switch answers[0] {
 	case "COMMIT":
 		return primitive.CommitMessageState
@@ -154,7 +156,11 @@ func transact(given request) (any, error) {
 	defer sender.Shutdown()
 	ids := map[string]string{}
 	for _, name := range names {
-		result, err := sender.SendMessageInTransaction(context.Background(), primitive.NewMessage(given.Topic, []byte(name)))
+		message := primitive.NewMessage(given.Topic, []byte(name))
+		if len(given.Plans[name]) == 1 { // It ends at once, and is not checked, however long that takes.
+			message.WithProperty("CHECK_IMMUNITY_TIME_IN_SECONDS", "60")
+		}
+		result, err := sender.SendMessageInTransaction(context.Background(), message)
 		if err != nil {
 			return nil, err
 		}
