@@ -6,6 +6,7 @@ Always: sockets are left out: they belong to the running program, and Python can
         file of an open store has a gigabyte of them.
 """
 
+import contextlib
 import errno
 import os
 import shutil
@@ -14,10 +15,17 @@ from pathlib import Path
 
 __all__ = ["copy_with_holes", "killed_copy"]
 
+_COPIES_MAX = 10
+
 
 def killed_copy(store: Path, copy: Path) -> Path:
-    """Copies a store's files and returns the copy."""
-    return shutil.copytree(store, copy, ignore=shutil.ignore_patterns("*.sock"), copy_function=copy_with_holes)
+    """Copies a store's files and returns the copy. Begins again if a file was replaced after it was listed."""
+    ignored = shutil.ignore_patterns("*.sock")
+    for _ in range(_COPIES_MAX - 1):
+        with contextlib.suppress(shutil.Error):
+            return shutil.copytree(store, copy, ignore=ignored, copy_function=copy_with_holes)
+        shutil.rmtree(copy)
+    return shutil.copytree(store, copy, ignore=ignored, copy_function=copy_with_holes)
 
 
 def copy_with_holes(source: str | Path, target: str | Path) -> str | Path:

@@ -116,10 +116,15 @@ class Disk:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         sh("losetup", "--detach", self.device)
         let_go(self.device, self._file)
-        sh("umount", self._file)
+        eventually(self._is_unmounted)  # The kernel closes the file a moment after the device no longer names it.
         self._server.join()
         os.close(self._fuse)
         self._now.close()
+
+    def _is_unmounted(self) -> bool:
+        done = subprocess.run(["umount", str(self._file)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0 or "busy" in done.stderr, done.stderr
+        return done.returncode == 0
 
     def __len__(self) -> int:
         """The number of writes and flushes."""

@@ -124,12 +124,13 @@ def test_P1_second_writer_in_another_process_is_refused_with_the_first_ones_proc
 ) -> None:
     path = tmp_path / "store"
     arguments = {"path": str(path), "options": SIZES, "seed": 1, "threads": 1}
-    pid = zygote.begin("tests.crash.workload:work", arguments, kill_after=0.2)
+    pid = zygote.begin("tests.crash.workload:work", arguments)
     assert zygote.hear() == ["open"]
     with pytest.raises(StoreLockedError) as refused:
         txstore.open(path)
     assert refused.value.pid == pid
     assert f"by process {pid}" in str(refused.value)
+    os.kill(pid, signal.SIGKILL)
     life = zygote.finish()
     assert life.status == -9, life
     with txstore.open(path) as broker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -19,11 +20,22 @@ from tests.crash.zygote import Zygote
 def good(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> tuple[Path, Told]:
     """A store that was worked with and closed, and what was told meanwhile."""
     path = tmp_path_factory.mktemp("promises") / "store"
-    arguments = {"path": str(path), "options": SIZES, "seed": 5, "threads": 2, "seconds": 2}
-    told = Told()
-    told.hear(zygote.run("tests.crash.workload:work", arguments).words)
+    told, seeds = Told(), itertools.count(5)
+    while not _has_all(told):
+        arguments = {"path": str(path), "options": SIZES, "seed": next(seeds), "threads": 2, "seconds": 2}
+        told.hear(zygote.run("tests.crash.workload:work", arguments).words)
     check(path, told, read_only=False)
     return path, told
+
+
+def _has_all(told: Told) -> bool:
+    """Whether there is something about which each lie can be told."""
+    return bool(
+        told.ended
+        and told.sent
+        and told.prepared.keys() - told.ended
+        and max(map(len, told.got.values()), default=0) > 1
+    )
 
 
 def other_outcome(told: Told) -> None:

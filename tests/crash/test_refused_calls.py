@@ -164,7 +164,7 @@ def test_short_write_is_continued(zygote: Zygote, tmp_path: Path) -> None:
     pid = zygote.begin("tests.crash.script:limited", arguments)
     begin = [zygote.hear() for _ in range(3)]
     assert begin[-1] == ["waiting"]
-    held_back = "inject=pwrite64:delay_exit=1000000:when=1"
+    held_back = "inject=pwrite64:delay_exit=6000000:when=1"
     tracer = Tracer(pid, tmp_path / "calls", ["-e", "trace=pwrite64", "-e", held_back])
     log = tmp_path / "store" / "commitlog" / f"{0:020}"
     before = log.read_bytes()

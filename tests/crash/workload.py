@@ -118,8 +118,8 @@ class Service:
     def send(self) -> None:
         key, message = self._message()
         sent = self._producer.send(message)
+        self.sent += 1  # Before it is told, so that who waits for the count finds the word before its own.
         self._voice.say("sent", key, sent.queue_id, sent.queue_offset)
-        self.sent += 1
 
     def batch(self) -> None:
         together = [self._message() for _ in range(self._chance.randrange(2, 6))]

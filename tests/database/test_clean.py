@@ -153,9 +153,10 @@ def test_oldest_pending_transaction_limits_the_cleaning(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = Seen()
-    broker.transaction_producer("g", database=database)
+    producer = broker.transaction_producer("g", database=database)
     broker._cleaning.round()
     eventually(lambda: len(database.before) == 1)
+    eventually(lambda: not broker._parts.pool.has(("clean", producer.number)))
 
     class Old:
         """The store, with a transaction that has been pending for a hundred hours."""

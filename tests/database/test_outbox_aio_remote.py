@@ -37,11 +37,12 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
         yield found
 
 
-def on_loop(database: Database, address: str, work: Work) -> None:
+def on_loop(database: Database, address: str, work: Work, *, send_msg_timeout: float = 60) -> None:
     """Runs `work` with a connected broker and a producer."""
 
     async def run() -> None:
-        async with txstore.aio.connect(address, send_msg_timeout=0.5, reconnect_back_off_max=0.1) as broker:
+        options: dict[str, Any] = {"send_msg_timeout": send_msg_timeout, "reconnect_back_off_max": 0.1}
+        async with txstore.aio.connect(address, **options) as broker:
             await work(broker, broker.producer("order-service", database=database))
         if isinstance(database.source, AsyncEngine):
             await database.source.dispose()
@@ -100,7 +101,7 @@ def test_broker_is_away_while_tasks_commit(kind: Kind, database: Database, store
         while (await producer.outbox_status()).rows:
             await asyncio.sleep(0.01)
 
-    on_loop(database, served.address, work)
+    on_loop(database, served.address, work, send_msg_timeout=0.5)
     served.kill()
     assert stored(store) == [b"%d" % number for number in range(60)]
 

@@ -78,7 +78,7 @@ def test_listener_publishes_the_lag_until_the_query_ends(spark: SparkSession, st
     listener = StreamLagListener(registry)
     spark.streams.addListener(listener)
     try:
-        running = writer(spark, store, tmp_path, 60).trigger(processingTime="1 hour").start()
+        running = writer(spark, store, tmp_path, 60).trigger(processingTime="100000 hours").start()
         eventually(lambda: value("bytes") is not None)
         eventually(lambda: len(running.recentProgress) > 0)
         reached = json.loads(running.recentProgress[0].sources[0].endOffset)["phy"]
