@@ -335,6 +335,7 @@ def is_checked_at_the_sender(grpc_wire: GrpcWire, broker: EmbeddedBroker, server
     assert streams[other.id].read_if_any(0) is None
     # Several clients send 0 for "unknown".
     assert code(sender.end("orders", entry, "TRANSACTION_RESOLUTION_UNSPECIFIED", "SOURCE_SERVER_CHECK")) == "OK"
+    eventually(lambda: broker._parts.pool.is_idle)  # It would ask nobody while a check is sent.
     assert Operations(broker).ask(entry["message_id"])
     assert (
         streams[sender.id].read()["recover_orphaned_transaction_command"]["transaction_id"] == entry["transaction_id"]

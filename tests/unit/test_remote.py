@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -211,7 +212,7 @@ def answering() -> Iterator[Callable[[Callable[[socket.socket], None]], str]]:
         listeners.append(listener)
 
         def once(connection: socket.socket) -> None:
-            with connection:
+            with connection, contextlib.suppress(ConnectionError):  # A client may leave without its answer.
                 answer(connection)
 
         def serve() -> None:
@@ -311,7 +312,7 @@ def test_broker_works_through_a_unix_socket(broker: EmbeddedBroker, tmp_path: Pa
         with producer.transaction(Message("t", b"17")):
             pass
         with remote.consumer("c", "t") as consumer:
-            assert [message.body for message in consumer.poll(1, 5)] == [b"17"]
+            assert [message.body for message in consumer.poll(1, 60)] == [b"17"]
 
 
 @pytest.mark.parametrize("tags", [None, "paid"])
@@ -422,7 +423,7 @@ def test_client_that_is_listed_twice_counts_once(served: str, monkeypatch: pytes
         for number in range(8):
             remote.producer("p").send(Message("t", str(number).encode()))
         with remote.consumer("c", "t") as consumer:
-            assert consumer.poll(1, 5)
+            assert consumer.poll(1, 60)
             assert consumer.queue_ids == (0, 1, 2, 3)
 
 
@@ -449,14 +450,14 @@ def test_broker_that_moves_is_followed_to_its_new_address(answering: Any, broker
             old = remote._client.connections.live(addresses[0])
             assert old is not None
             addresses.reverse()
-            for _ in range(100):
+
+            def has_moved() -> bool:
                 consumer.poll(1, 0.05)
-                if old.lost.is_set() and remote._client.addresses() == [addresses[0]]:
-                    break
-            assert old.lost.is_set()
-            assert remote._client.addresses() == [addresses[0]]
+                return old.lost.is_set() and remote._client.addresses() == [addresses[0]]
+
+            eventually(has_moved)
             remote.producer("p").send(Message("t", b"17"))
-            assert [message.body for message in consumer.poll(1, 5)] == [b"17"]
+            assert [message.body for message in consumer.poll(1, 60)] == [b"17"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -506,11 +507,11 @@ def test_forgotten_member_keeps_no_queue(served: str) -> None:
         producer = remote.producer("p")
         for number in range(8):
             producer.send(Message("t", str(number).encode()))
-        assert remote.consumer("c", "t").poll(8, 5)
+        assert remote.consumer("c", "t").poll(8, 60)
         with remote.consumer("c", "t") as consumer:
             seen: list[int] = []
             while len(seen) < 8:
-                more = consumer.poll(8, 5)
+                more = consumer.poll(8, 60)
                 assert more
                 seen += [int(message.body) for message in more]
         assert sorted(seen) == list(range(8))

@@ -353,7 +353,7 @@ def test_discarded_transactions_are_visible_to_administrators_only(server: Serve
 
 def test_requests_of_the_server_are_not_signed(open_store: OpenStore, accounts: Path) -> None:
     """RocketMQ's are not signed either; the answer to a check is an end, which is signed."""
-    broker = open_store(transaction_timeout=0.05, transaction_check_interval=0.2)
+    broker = open_store(transaction_timeout=0.05, transaction_check_interval=0.2, transaction_check_max=10_000)
     config = ServerConfig("127.0.0.1:0", name_server=None, accounts=accounts)
     with Server(broker, config) as server, wire(server, "shop-app") as shop:
         sent = shop.call(SEND_V2, sending(text=HALF), b"tx")

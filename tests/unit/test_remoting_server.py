@@ -172,7 +172,7 @@ def test_oneway_end_is_not_answered(wire: Wire, broker: EmbeddedBroker) -> None:
 
 
 def test_connection_that_sent_a_half_is_asked_first(open_store: OpenStore) -> None:
-    broker = open_store(transaction_timeout=0.05, transaction_check_interval=0.2)
+    broker = open_store(transaction_timeout=0.05, transaction_check_interval=0.2, transaction_check_max=10_000)
     with Server(broker, ANY) as server:
         assert server.address is not None
         with Wire(server.address) as other, Wire(server.address) as wire:
@@ -192,7 +192,7 @@ def test_connection_that_sent_a_half_is_asked_first(open_store: OpenStore) -> No
 
 
 def test_when_a_producer_disconnects_another_of_its_group_is_asked(open_store: OpenStore) -> None:
-    broker = open_store(transaction_timeout=0.05, transaction_check_interval=0.2)
+    broker = open_store(transaction_timeout=0.05, transaction_check_interval=0.2, transaction_check_max=10_000)
     with Server(broker, ANY) as server:
         assert server.address is not None
         with Wire(server.address) as wire:

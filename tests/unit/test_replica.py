@@ -273,7 +273,7 @@ def test_source_that_lost_its_first_files_is_copied_from_what_it_has(tmp_path: P
 
 
 def test_copies_that_are_required_exist_before_the_answer(tmp_path: Path) -> None:
-    with serve(tmp_path / "source", replicas_required=2, replica_timeout=3.0) as source:
+    with serve(tmp_path / "source", replicas_required=2, replica_timeout=10.0) as source:
         assert source.address is not None
         with txstore.connect(source.address, send_msg_timeout=60) as client:
             producer = client.producer("shop")
@@ -322,7 +322,11 @@ def test_nothing_is_read_that_only_one_of_two_required_copies_has(tmp_path: Path
 
 
 def test_half_message_is_not_checked_before_it_is_copied(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    options: dict[str, Any] = {"transaction_check_interval": 0.05, "transaction_timeout": 0}
+    options: dict[str, Any] = {
+        "transaction_check_interval": 0.05,
+        "transaction_timeout": 0,
+        "transaction_check_max": 10_000,
+    }
     with serve(tmp_path / "source", replicas_required=2, replica_timeout=20.0, **options) as source:
         assert source.address is not None
         with (

@@ -124,7 +124,6 @@ def test_old_files_are_removed_by_themselves(open_store: Any) -> None:
     with broker.consumer("c", "t") as consumer:
         while consumer.poll(timeout=0):
             pass
-    assert broker.stat().min_physical_offset == 0, "no file is old yet"
     eventually(lambda: broker.stat().min_physical_offset > 2 * FILE)
     first, end = broker.queue_range("t", 0)
     assert 0 < first < end == 40
@@ -174,7 +173,6 @@ def test_pending_transaction_is_discarded_after_the_retention_time_and_then_remo
     sent = producer.send_in_transaction(Message("orders", b"nobody knows"))
     half = sent.send_result
     fill(broker, "t", 20)
-    assert broker.stat().min_physical_offset == 0
     eventually(lambda: not broker.transactions())
     eventually(lambda: broker.stat().min_physical_offset > half.physical_offset)
     # The record of the discard shows what became of the half message.

@@ -212,8 +212,8 @@ producer = broker.transaction_producer("payments", Other())
 def test_a_running_transaction_is_checked_nowhere_else(store: Path) -> None:
     """Another process finds no row of a local transaction that still runs, and would roll it back."""
     # A check that is not answered within the interval goes to the next producer of the group, and so to the stranger.
-    soon: Any = {"transaction_timeout": 0.1, "transaction_check_interval": 3600}
-    first = txstore.open(store, **soon)
+    by_hand: Any = {"transaction_timeout": 3600, "transaction_check_interval": 3600}
+    first = txstore.open(store, **by_hand)
     with txstore.connect(f"store:{store}") as other, txstore.connect(f"store:{store}") as broker:
         stranger = Listener(LocalTransactionState.ROLLBACK)
         other.transaction_producer("payments", stranger)
@@ -222,15 +222,14 @@ def test_a_running_transaction_is_checked_nowhere_else(store: Path) -> None:
         with producer.transaction(Message("orders", b"slow")) as tx:
             first.close()
             checks = _checks_of(broker, tx.transaction_id)
-            with txstore.open(store, **soon) as second:
-                second.postpone_checks(3600)
+            with txstore.open(store, **by_hand) as second:
                 waiting_other.set()
                 # The other one comes first, so that it would be asked first.
                 eventually(lambda: second._producers.of_group("payments") != [])
                 waiting.set()
                 eventually(lambda: second.transactions()[0].owner is not None, seconds=20)
-                second.postpone_checks(0)
                 for number in range(1, 4):
+                    eventually(lambda: second._parts.pool.is_idle)  # It would ask nobody while a check is sent.
                     assert Operations(second).ask(str(tx.transaction_id))
                     eventually(lambda: second.store.transaction_counts()[0]["checks_unknown"] == number)  # noqa: B023
                 assert checks() == 3

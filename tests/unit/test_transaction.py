@@ -394,7 +394,7 @@ def test_late_end_is_refused_with_rocketmqs_rule(open_store: Any) -> None:
 def test_T5_outcomes_and_pending_transactions_survive_a_restart(
     open_store: Any, scripted: Any, read_all: ReadAll
 ) -> None:
-    with open_store(flush_disk_type="SYNC_FLUSH", **SHORT) as broker:
+    with open_store(flush_disk_type="SYNC_FLUSH", **SHORT, transaction_check_max=10_000) as broker:
         producer = broker.transaction_producer("g", scripted(execute=COMMIT))
         done = producer.send_in_transaction(Message("t", b"done"))
         with pytest.raises(KeyError), producer.transaction(Message("t", b"open")) as tx:

@@ -30,7 +30,12 @@ from txstore.database import Database
 from txstore.errors import BrokerRefusedError
 from txstore.server.replication import Source
 
-PATIENT: dict[str, Any] = {"send_msg_timeout": 60, "end_timeout": 60, "request_timeout": 60}
+PATIENT: dict[str, Any] = {
+    "send_msg_timeout": 60,
+    "end_timeout": 60,
+    "request_timeout": 60,
+    "retry_times_when_send_failed": 100,
+}
 CODES = (10, 11, 12)
 
 
@@ -57,9 +62,12 @@ def silent_replica(source: Server) -> Iterator[None]:
     """A replica that is connected, and never says that it has copied anything."""
     assert source.address is not None
     stopped = threading.Event()
-    with Source(source.address, ConnectConfig()) as asking:
+    with (
+        Source(source.address, ConnectConfig()) as first,
+        Source(source.address, ConnectConfig()) as second,
+    ):
 
-        def ask() -> None:
+        def ask(asking: Source) -> None:
             fields = {"replica": "silent", "visible": str(1 << 62), "acknowledged": "0", "heldMillis": "100"}
             offset = 0
             while not stopped.is_set():
@@ -67,19 +75,22 @@ def silent_replica(source: Server) -> Iterator[None]:
                 _, piece = asking.copy(fields | {"offset": str(offset)})
                 offset += len(piece)
 
-        thread = threading.Thread(target=ask)
-        thread.start()
+        # Two, so that one which has no processor for a while does not look like a replica that has left.
+        threads = [threading.Thread(target=ask, args=(asking,)) for asking in (first, second)]
+        for thread in threads:
+            thread.start()
         try:
             eventually(lambda: source.native.replicas() != [])
             yield
         finally:
             stopped.set()
-            thread.join()
+            for thread in threads:
+                thread.join()
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Iterator[Server]:
-    with serve(tmp_path / "source", replicas_required=2, replica_timeout=0.5) as source:
+    with serve(tmp_path / "source", replicas_required=2, replica_timeout=1.0) as source:
         yield source
 
 
@@ -210,9 +221,13 @@ class LastAnswer(Proxy):
 
 def test_check_rolls_back_what_the_producer_could_not(tmp_path: Path) -> None:
     """The connection breaks before the rollback is sent. A check comes later, and is answered."""
-    soon: dict[str, Any] = {"transaction_check_interval": 0.05, "transaction_timeout": 0}
+    soon: dict[str, Any] = {
+        "transaction_check_interval": 0.05,
+        "transaction_timeout": 0,
+        "transaction_check_max": 10_000,
+    }
     listener = RollsBack()
-    with serve(tmp_path / "source", replicas_required=2, replica_timeout=0.5, **soon) as source:
+    with serve(tmp_path / "source", replicas_required=2, replica_timeout=1.0, **soon) as source:
         assert source.address is not None
         source.broker.create_topic("orders", 1)
         with (
