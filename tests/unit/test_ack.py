@@ -31,7 +31,8 @@ def any_broker(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Any]:
             yield shared
     else:
         server = txstore.serve(tmp_path / "s", listen=None, unix=str(tmp_path / "socket"), name_server=None)
-        with server, txstore.connect(f"unix:{tmp_path / 'socket'}") as remote:
+        long: dict[str, Any] = {"send_msg_timeout": 60, "request_timeout": 60}
+        with server, txstore.connect(f"unix:{tmp_path / 'socket'}", **long) as remote:
             yield remote
 
 
@@ -218,7 +219,8 @@ def test_offsets_are_reported_while_the_consumer_does_other_work(tmp_path: Any) 
     """A consumer that works for minutes on one batch does not get its acknowledged messages again after a crash."""
     path = tmp_path / "s"
     server = txstore.serve(path, listen=None, unix=str(tmp_path / "socket"), name_server=None)
-    with server, txstore.connect(f"unix:{tmp_path / 'socket'}", persist_consumer_offset_interval=0.05) as remote:
+    options: dict[str, Any] = {"send_msg_timeout": 60, "persist_consumer_offset_interval": 0.05}
+    with server, txstore.connect(f"unix:{tmp_path / 'socket'}", **options) as remote:
         fill(remote, 3)
         with remote.consumer("c", "t") as consumer:
             first, second, _ = take(consumer, 3)
@@ -350,7 +352,8 @@ def test_on_asyncio_it_needs_no_await(kind: str, tmp_path: Any) -> None:
         asyncio.run(_use(txstore.aio.open(tmp_path / "s", shared=True)))
     else:
         with txstore.serve(tmp_path / "s", listen=None, unix=str(tmp_path / "socket"), name_server=None):
-            asyncio.run(_use(txstore.aio.connect(f"unix:{tmp_path / 'socket'}")))
+            address = f"unix:{tmp_path / 'socket'}"
+            asyncio.run(_use(txstore.aio.connect(address, send_msg_timeout=60, request_timeout=60)))
     with txstore.open(tmp_path / "s", read_only=True) as broker:
         assert offset(broker) == 3
         assert [letter.body for letter in broker.dead_letters("c")] == [b"2"]

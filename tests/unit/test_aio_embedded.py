@@ -148,7 +148,7 @@ def test_what_a_network_client_does_works_after_connect_became_open(tmp_path: Pa
     run(story(txstore.aio.open(tmp_path / "a", **SYNCED)))
     with txstore.serve(tmp_path / "b", listen="127.0.0.1:0", name_server="127.0.0.1:0", **SMALL) as server:
         assert server.name_server is not None
-        run(story(txstore.aio.connect(server.name_server)))
+        run(story(txstore.aio.connect(server.name_server, send_msg_timeout=60, request_timeout=60)))
 
 
 def test_a_thousand_tasks_share_syncs(tmp_path: Path, disks: list[Disk]) -> None:

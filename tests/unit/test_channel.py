@@ -55,7 +55,10 @@ def test_each_client_is_asked_about_its_own_transactions(tmp_path: Path) -> None
     options: Any = {"transaction_timeout": 0.05, "transaction_check_interval": 20}
     with txstore.serve(tmp_path / "store", listen="127.0.0.1:0", name_server="127.0.0.1:0", **options) as server:
         assert server.name_server is not None
-        with txstore.connect(server.name_server) as one, txstore.connect(server.name_server) as other:
+        with (
+            txstore.connect(server.name_server, send_msg_timeout=60) as one,
+            txstore.connect(server.name_server) as other,
+        ):
             asked: list[tuple[bytes, bytes]] = []
             listeners = [Listener(name, asked) for name in (b"one", b"other")]
             producers = [
@@ -81,7 +84,10 @@ def test_a_running_transaction_is_not_checked_by_another_client(
     options: Any = {"transaction_timeout": 0.05, "transaction_check_interval": 5}
     with txstore.serve(tmp_path / "store", listen="127.0.0.1:0", name_server="127.0.0.1:0", **options) as server:
         assert server.name_server is not None
-        with txstore.connect(server.name_server) as one, txstore.connect(server.name_server) as other:
+        with (
+            txstore.connect(server.name_server, send_msg_timeout=60) as one,
+            txstore.connect(server.name_server) as other,
+        ):
             asked: list[tuple[bytes, bytes]] = []
             one.transaction_producer("group", Listener(b"one", asked))
             producer = other.transaction_producer("group", Listener(b"other", asked))
@@ -258,7 +264,7 @@ def test_an_unknown_connection_sends_checks_to_any_producer_of_the_group(tmp_pat
     options: Any = {"transaction_timeout": 0.05, "transaction_check_interval": 0.05}
     with txstore.serve(tmp_path / "store", listen="127.0.0.1:0", name_server="127.0.0.1:0", **options) as server:
         assert server.name_server is not None
-        with txstore.connect(server.name_server) as broker:
+        with txstore.connect(server.name_server, send_msg_timeout=60, request_timeout=60) as broker:
             asked: list[tuple[bytes, bytes]] = []
             listener = Listener(b"one", asked)
             producer = broker.transaction_producer("group", listener)

@@ -83,7 +83,7 @@ def test_serves_until_told_to_stop(tmp_path: Path, number: signal.Signals) -> No
             with Wire(address) as wire:
                 assert wire.call(SEND_V2, FIELDS, b"x").code == 0
         process.send_signal(number)
-        _, log = process.communicate(timeout=20)
+        _, log = process.communicate(timeout=60)
         assert process.returncode == 0
         assert notified.recv(100) == b"STOPPING=1"
     notified.close()
@@ -211,7 +211,7 @@ def test_files_are_read_again_on_sighup(tmp_path: Path) -> None:
         told("read the server's files again")
         assert (sends("first-secret"), sends("second-secret")) == (16, 0)
         process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=20)
+        _, log = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "-secret" not in log
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -84,7 +86,13 @@ def test_a_wrong_path_says_what_makes_a_store(tmp_path: Path, capsys: pytest.Cap
     assert "none does not exist\nhint: pass the directory of a store; `txstore store create" in capsys.readouterr().err
 
 
-def test_serve_s_log_speaks_of_flags_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_serve_s_log_speaks_of_flags_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The command replaces them for good.
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     assert main(["serve", str(tmp_path / "store"), "--log", "json", "--tls", "x"]) == 2
     assert caplog.messages == ["--tls must be enforcing or permissive, got 'x'"]
 

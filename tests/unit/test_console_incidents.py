@@ -66,7 +66,7 @@ def scene(tmp_path: Path) -> Iterator[Callable[..., Scene]]:
 
 
 def test_group_without_a_producer(scene: Callable[..., Scene], scripted: type[Scripted]) -> None:
-    here = scene()
+    here = scene(transaction_check_max=1_000)
     with here.broker.transaction_producer("payments", scripted()) as producer:
         name = here.begin(producer)
     page = here.marked("Pending transactions", "bad")

@@ -136,7 +136,7 @@ def test_resumed_transaction_creates_its_topic_again(broker: EmbeddedBroker, scr
 def test_retries_of_a_deleted_topic_are_not_delivered_when_it_is_created_again(broker: EmbeddedBroker) -> None:
     fill(broker, "orders", 1)
     fill(broker, "paid", 1)
-    for topic in ("orders", "paid"):
+    for topic in ("paid", "orders"):
         with broker.consumer("g", topic) as consumer:
             consumer.poll(1)[0].retry(2)
     with pytest.raises(InUseError, match="1 delayed"):

@@ -74,7 +74,10 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
 
 def begin(address: str, *sent: bytes) -> list[str]:
     """Begins transactions that stay pending. Returns their ids."""
-    with txstore.connect(address) as client, client.transaction_producer("shop", Unknown()) as producer:
+    with (
+        txstore.connect(address, send_msg_timeout=60) as client,
+        client.transaction_producer("shop", Unknown()) as producer,
+    ):
         return [str(producer.send_in_transaction(Message("orders", one)).transaction_id) for one in sent]
 
 
@@ -251,10 +254,10 @@ def test_source_that_needs_a_copy_ends_nothing_while_it_is_cut_off(nodes: Nodes)
     port = free_port()
     with Proxy(port) as network:
         nodes.address = network.address
-        options = {"listen": f"127.0.0.1:{port}", "replicas_required": 2, "replica_timeout": 2}
+        options = {"listen": f"127.0.0.1:{port}", "replicas_required": 2, "replica_timeout": 6}
         checks = {"transaction_timeout": 0.5, "transaction_check_interval": 0.1, "transaction_check_max": 1_000}
         source, other = nodes.source(**options, **checks), nodes.other()
-        copy = nodes.replica(other, escape_after=4)
+        copy = nodes.replica(other, escape_after=12)
         assert source.address is not None
         eventually(lambda: [one.connected for one in source.nodes.replicas()] == [True])
         (begun,) = begin(source.address, b"1")

@@ -38,9 +38,11 @@ class Pair:
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self._folder = folder
-        self._options = {"transaction_check_interval": 0.5, "transaction_timeout": 0.5} | options
+        checks = {"transaction_check_interval": 0.5, "transaction_timeout": 0.5, "transaction_check_max": 10_000}
+        self._options = checks | options
         self._ports = free_port(), free_port()
         self.source: Server | None = self._serve(0)
+        self.source.broker.create_topic("orders")  # So that a first send writes no tables within its 3 s.
         self.copy: Server | None = None
         self.follow()
 

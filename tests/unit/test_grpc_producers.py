@@ -182,8 +182,9 @@ def test_time_too_far_ahead_is_refused(client: GrpcClient) -> None:
 
 
 def test_recalled_message_is_never_delivered(broker: EmbeddedBroker, client: GrpcClient) -> None:
+    broker.create_topic("orders")
     answers = [
-        client.send(message("orders", body, message_type="DELAY", delivery_timestamp=timestamp(4)))
+        client.send(message("orders", body, message_type="DELAY", delivery_timestamp=timestamp(6)))
         for body in (b"recalled", b"kept")
     ]
     recalled, kept = (entry for answer in answers for entry in answer["entries"])
