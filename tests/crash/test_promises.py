@@ -23,7 +23,9 @@ def good(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> tuple[Path
     told, seeds = Told(), itertools.count(5)
     while not _has_all(told):
         arguments = {"path": str(path), "options": SIZES, "seed": next(seeds), "threads": 2, "seconds": 2}
-        told.hear(zygote.run("tests.crash.workload:work", arguments).words)
+        life = zygote.run("tests.crash.workload:work", arguments)
+        assert life.status == 0, life
+        told.hear(life.words)
     check(path, told, read_only=False)
     return path, told
 

@@ -140,7 +140,8 @@ def test_poisoned_store_is_not_ready(tmp_path: Path) -> None:
 @needs_strace
 def test_serve_exits_when_only_a_restart_helps(tmp_path: Path) -> None:
     path = str(tmp_path / "store")
-    with serving(COMMAND, "serve", path, *FREE) as (process, addresses), Wire(addresses["broker"]) as wire:
+    late = ("--set", "flush_interval_commit_log=3600")  # Only the half message syncs, so it meets the error.
+    with serving(COMMAND, "serve", path, *FREE, *late) as (process, addresses), Wire(addresses["broker"]) as wire:
         assert wire.call(SEND_V2, sending(), b"x").code == 0
         with failing_syncs(process.pid, tmp_path / "calls"):
             assert wire.call(SEND_V2, half(), b"tx").code == UNAVAILABLE

@@ -75,6 +75,7 @@ def test_the_commit_waits_for_the_thread_that_has_claimed_its_row(
         eventually(lambda: row_id in forwarder._claimed)
         committed(row_id, *arguments)
 
+    monkeypatch.setattr("txstore.database.outbox.forwarder._CLAIMED_SECONDS", 60.0)
     monkeypatch.setattr(forwarder._appending, "append", late)
     monkeypatch.setattr(forwarder, "committed", after_the_thread)
     with Session(kind.engine) as session:

@@ -320,19 +320,16 @@ def test_owner_does_not_wait_for_locked_rows(kind: Kind, served: Served) -> None
 @pytest.mark.kill
 @pytest.mark.usefixtures("quickly")
 def test_rows_that_are_locked_are_taken_over_later(kind: Kind, served: Served) -> None:
-    worker = Worker(kind, served.address, 0, 60, 7)
-    worker.says("open")
-    with served.paused():
-        worker.says("committed")
-        worker.kill()
+    left_by_a_killed_process(kind, served)
+    number = 450_000  # Which that process has not used.
     with txstore.connect(served.address) as broker:
         with rows_locked(kind):
             producer = broker.producer("order-service", database=Database(source_of(kind.given)))
             eventually(lambda: waiting(kind) == 3)
             session = connected(kind.given)
-            work(session, producer, 61, random.Random(1))
+            work(session, producer, number, random.Random(1))
             session.close()
-            eventually(lambda: 61 in bodies(broker))
+            eventually(lambda: number in bodies(broker))
         eventually(lambda: producer.outbox_status().rows == 0)
         must_be_the_same(kind, broker)
 

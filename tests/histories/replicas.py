@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import txstore
-from tests.histories.checker import Anomaly, History, anomalies, events_of
+from tests.histories.checker import Anomaly, Event, History, anomalies, events_of
 from tests.histories.clients import NEW, TOPIC
 from tests.histories.lost_tail import LostTail
 from tests.histories.proxy import FaultyProxy
@@ -152,12 +153,21 @@ def run_replica_history(
         _lose(nodes)
         _promote(nodes.copy.port)
         time.sleep(seconds / (kills + 1))
+        eventually(lambda: _is_enough(nodes.events(), clients))
         nodes.stop_sending()
         waited = nodes.settled(nodes.stores[1])
         nodes.copy.end(kill=False)
     history = nodes.history(nodes.stores[1])
     lost = {"bytes that only the source had": end - copied_end, "seconds to settle": waited}
     return nodes.report(history, anomalies(history), **lost)
+
+
+def _is_enough(clients: list[list[Event]], count: int) -> bool:
+    """Whether that many clients have done enough."""
+    events = [event for client in clients for event in client]
+    sent = sum(event["what"] == "sent" for event in events)
+    outcomes = Counter(event["outcome"] for event in events if event["what"] == "told")
+    return sent > count and outcomes["committed"] > count / 4 and outcomes["rolled_back"] > 0
 
 
 def run_asynchronous_history(folder: Path, seed: int, seconds: float, clients: int, kills: int) -> Report:

@@ -34,7 +34,7 @@ def test_traffic_of_java_is_counted_under_rocketmq_s_names(java: peer.Peer, serv
         connected = {labels(language="java", version="v5_4_0", protocol_type="remoting"): 2}
         eventually(lambda: Seen(server).all("rocketmq_producer_connections") == connected)
         eventually(lambda: not server.broker.transactions())
-    push(java, server, 22)
+    push(java, server, 22, linger_ms=2_000)  # So that its offsets are stored.
     # When the consumer leaves, it acknowledges what it has delivered.
     eventually(lambda: not Seen(server).all("rocketmq_consumer_lag_messages"))
     seen = Seen(server)

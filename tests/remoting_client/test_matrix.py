@@ -319,7 +319,7 @@ def test_orderly_message_that_always_fails_becomes_a_dead_letter(any_broker: Any
         return ConsumeResult.RECONSUME_LATER if message.body == b"1" else None
 
     with any_broker.consumer(group, topic, max_reconsume_times=1) as consumer:
-        consumer.run(handle, threads=2, orderly=True, timeout=2)
+        consumer.run(handle, threads=2, orderly=True, timeout=5)
     assert seen == [0, 1, 1, 2, 3]
     with any_broker.consumer(f"dead-{topic}", f"%DLQ%{group}") as consumer:
         assert numbers(take(consumer, 1)) == [1]

@@ -265,7 +265,7 @@ def test_orderly_handler_gets_a_queue_in_order_after_a_failure(remote: RemoteBro
         return None
 
     with remote.consumer(f"c-{topic}", topic) as consumer:
-        consumer.run(handle, threads=4, orderly=True, timeout=2)
+        consumer.run(handle, threads=4, orderly=True, timeout=5)
     assert [number for number in seen if number % 2 == 0] == [0, 2, 4, 6, 8, 10]
     assert [number for number in seen if number % 2] == [1, 3, 5, 7, 9, 11]
 
