@@ -3,6 +3,7 @@ stay.
 """
 
 import logging
+import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -120,10 +121,12 @@ def broker(open_store: Any) -> txstore.EmbeddedBroker:
 
 def test_old_files_are_removed_by_themselves(open_store: Any) -> None:
     broker = open_store(**SMALL, file_reserved_time=4, clean_resource_interval=0.05)
+    began = time.monotonic()
     fill(broker, "t", 40)
     with broker.consumer("c", "t") as consumer:
         while consumer.poll(timeout=0):
             pass
+    assert broker.stat().min_physical_offset == 0 or time.monotonic() > began + 4, "no file is old yet"
     eventually(lambda: broker.stat().min_physical_offset > 2 * FILE)
     first, end = broker.queue_range("t", 0)
     assert 0 < first < end == 40
