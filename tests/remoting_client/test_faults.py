@@ -222,4 +222,7 @@ def test_clients_reconnect_to_a_broker_that_was_killed(restarted: Restarted, top
         eventually(lambda: len(history.acknowledged) > before + 20, 40)
         history.end(may_ask_again=restarted.may_ask_again)
         with broker.consumer(f"late-{topic}", f"late-{topic}") as consumer:
-            assert [found.transaction_id for found in take(consumer, 1, 40)] == [pending.transaction_id]
+            found = [message.transaction_id for message in take(consumer, 1, 40)]
+        assert set(found) == {pending.transaction_id}
+        # As in the history, RocketMQ may commit again what it asks again.
+        assert len(found) == 1 or restarted.may_ask_again
